@@ -1,0 +1,8 @@
+//! Pure machines of hicached and the typed protocol they speak.
+//!
+//! A machine decides and never does: time and a message go in, effects come out. Nothing in this crate
+//! owns a socket, a task, a lock or a clock, so the same inputs give the same effects everywhere.
+
+pub mod allocator;
+pub mod prefix_index;
+pub mod protocol;

@@ -1,0 +1,1 @@
+//! What is cached: the tree of page keys, sessions and leases.

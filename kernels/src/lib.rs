@@ -1,0 +1,1 @@
+//! Page layout, page validation and the copy engines.

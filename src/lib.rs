@@ -1,0 +1,1 @@
+//! The hicached daemon as a library: the shell around the pure machines.

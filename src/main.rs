@@ -1,0 +1,2 @@
+//! The hicached command line.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Deterministic world in which the machines of hicached are attacked.
