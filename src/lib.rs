@@ -1,1 +1,3 @@
 //! The hicached daemon as a library: the shell around the pure machines.
+
+pub mod bus;

@@ -1,1 +1,3 @@
 //! Client library of hicached for engines and routers.
+
+pub mod bus;
