@@ -4,5 +4,9 @@
 //! owns a socket, a task, a lock or a clock, so the same inputs give the same effects everywhere.
 
 pub mod allocator;
+pub mod calls;
+pub mod host;
+pub mod link;
+pub mod machine;
 pub mod prefix_index;
 pub mod protocol;

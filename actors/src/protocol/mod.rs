@@ -1,5 +1,19 @@
 //! What actors, ranks and engines say to each other: typed, versioned, checked at the edge.
 
+pub mod codec;
+mod engine;
+mod envelope;
 mod ids;
+mod internal;
+mod keys;
+mod manifest;
+mod refusal;
 
+pub use codec::{Bin, Keys, Owners, Pages, Slots, decode, encode};
+pub use engine::*;
+pub use envelope::*;
 pub use ids::*;
+pub use internal::*;
+pub use keys::*;
+pub use manifest::*;
+pub use refusal::*;

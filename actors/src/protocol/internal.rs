@@ -1,0 +1,551 @@
+//! What the actors of a group and its ranks say to each other. Every request is repeated by its sender
+//! until it is answered, and answered from the state of its op; the op stands in the envelope.
+
+use super::codec::{Bin, Keys, Owners, Pages, Slots, wire, wire_enum};
+use super::engine::{Region, Request};
+use super::{CacheEvent, Incarnation, Key, Rank, Refusal};
+
+wire! {
+    /// Reserve pages of one tier whose owners are exactly these, in order; short lanes get room made once.
+    pub struct Reserve {
+        /// 1 or 2.
+        pub tier: u8,
+        /// One owner per page.
+        pub owners: Owners,
+    }
+    /// The pages, in the order of the owners: page ids of L1, slots of L2.
+    pub struct Reserved {
+        /// Page ids or slots.
+        pub pages: Pages,
+    }
+    /// Nothing was taken.
+    pub struct Short {
+        /// Pages missing on each lane.
+        pub short: Vec<u32>,
+    }
+    /// Pages nobody can read or write any more.
+    pub struct Free {
+        /// L1 pages.
+        pub l1: Pages,
+        /// Owners of the L2 slots.
+        pub l2_owners: Owners,
+        /// L2 slots.
+        pub l2: Slots,
+    }
+    /// The pages are free.
+    pub struct Freed {}
+    /// What is taken when an incarnation begins; the rest of L2 is free, the rest of L1 only with `l1_open`.
+    pub struct Restore {
+        /// Messages of one restore count from 0.
+        pub part: u32,
+        /// Owners of the taken L2 slots.
+        pub l2_owners: Owners,
+        /// Taken L2 slots.
+        pub l2: Slots,
+        /// The last part: reservations may begin.
+        pub last: bool,
+    }
+    /// Every L1 page is proven unused: lanes open.
+    pub struct OpenLanes {}
+    /// Is the reservation of this op still yours?
+    pub struct Whose {}
+    /// The answer to `whose`.
+    pub struct WhoseIs {
+        /// `false` frees the reservation.
+        pub mine: bool,
+    }
+
+    /// Lanes are short, or below their low mark.
+    pub struct MakeRoom {
+        /// 1 or 2.
+        pub tier: u8,
+        /// Pages wanted on each lane.
+        pub wants: Vec<u32>,
+    }
+    /// The evictor is done with an op.
+    pub struct RoomMade {
+        /// Pages freed on each lane.
+        pub freed: Vec<u32>,
+        /// Pages that will become free when a write-back commits.
+        pub pending: u32,
+    }
+    /// Give up whole pages from leaf tails.
+    pub struct Evict {
+        /// 1 or 2.
+        pub tier: u8,
+        /// Pages wanted on each lane.
+        pub wants: Vec<u32>,
+    }
+    /// What was given up.
+    pub struct Evicted {
+        /// Pages freed on each lane.
+        pub freed: Vec<u32>,
+        /// Pages of other lanes that had to go first.
+        pub collateral: u32,
+        /// Pages that go when their write-back commits.
+        pub pending: u32,
+    }
+
+    /// Copy pages of L1 to L2, layer by layer, and say when every owner has all of them.
+    pub struct Backup {
+        /// The step that computes them; 0 when they are computed already.
+        pub step: u64,
+        /// L1 pages in path order.
+        pub pages: Pages,
+        /// Their keys.
+        pub keys: Keys,
+        /// Key of the page before the first.
+        pub parent: Key,
+        /// Position of the first.
+        pub first: u32,
+        /// Salt id of the path.
+        pub salt: Key,
+        /// Copy all layers when the last is done (explicit setting).
+        pub all_layers_at_end: bool,
+    }
+    /// No room: nothing is reserved, the op has ended.
+    pub struct BackupRefused {
+        /// Lanes that are short.
+        pub short: Vec<u32>,
+    }
+    /// Every owner has acknowledged every layer of every component.
+    pub struct BackupComplete {
+        /// The host slots, in path order.
+        pub slots: Slots,
+    }
+    /// The op's copies came to nothing; nothing writes or reads its pages any more.
+    pub struct BackupFailed {
+        /// Why.
+        pub cause: String,
+    }
+    /// The index's decision on a complete backup.
+    pub struct BackupVerdict {
+        /// One byte per page: 1 kept, 0 forfeited.
+        pub kept: Bin,
+    }
+    /// What the message of this op asked for has been done.
+    pub struct OpSettled {}
+
+    /// Bring pages of L2 to L1 pages with exactly these owners.
+    pub struct Load {
+        /// Owners stored with the L2 copies, in path order.
+        pub owners: Owners,
+        /// Their host slots.
+        pub slots: Slots,
+        /// Owners of the pages to reserve behind them.
+        pub behind: Owners,
+    }
+    /// Pages for the load and behind it; the copies have been ordered.
+    pub struct LoadStarted {
+        /// L1 pages: loaded ones, then those behind.
+        pub pages: Pages,
+        /// Ring slot.
+        pub ring_slot: u32,
+        /// The word's value before the first layer.
+        pub base: u64,
+    }
+    /// No room for it, also after room was made: the load is a miss.
+    pub struct LoadMissed {
+        /// Lanes that are short.
+        pub short: Vec<u32>,
+    }
+    /// All ring slots are in use.
+    pub struct LoadBusy {
+        /// How many there are.
+        pub bound: u32,
+    }
+    /// The last layer is acknowledged by every owner, or the load failed and nothing writes any more.
+    pub struct LoadEnded {
+        /// `false` failed.
+        pub ok: bool,
+    }
+    /// The engine has read the slot's status.
+    pub struct ReleaseSlot {}
+    /// A rank is in this life; what an older one said is void and its running ops are forfeited.
+    pub struct RankIs {
+        /// The rank.
+        pub rank: Rank,
+        /// Its life; all zero while it is gone.
+        pub incarnation: Incarnation,
+    }
+
+    /// The control incarnation takes the rank; repeated as its heartbeat.
+    pub struct Adopt {
+        /// Lease of the adoption.
+        pub lease_ms: u64,
+    }
+    /// A rank presents itself, again and again until adopted; then as a heartbeat.
+    pub struct RankHello {
+        /// The rank.
+        pub rank: Rank,
+        /// Host slots of its pool.
+        pub host_slots: u32,
+        /// Whether it obeys the control incarnation that reads this.
+        pub adopted_by: Incarnation,
+        /// Copies still running for another control incarnation.
+        pub old_ops: u32,
+        /// The engine it has attached.
+        pub engine: Incarnation,
+        /// Step both of its tracks have passed.
+        pub passed: u64,
+    }
+    /// Rows of the rank's page table from a slot on.
+    pub struct Inventory {
+        /// First slot.
+        pub cursor: u32,
+    }
+    /// One sealed record.
+    pub struct InventoryRow {
+        /// Host slot.
+        pub slot: u32,
+        /// Page key.
+        pub key: Key,
+        /// Key of the page before it.
+        pub parent: Key,
+        /// Salt id.
+        pub salt: Key,
+        /// Position in its path.
+        pub position: u32,
+        /// Use of the slot.
+        pub generation: u32,
+    }
+    /// A part of a page table.
+    pub struct InventoryPart {
+        /// The cursor it answers.
+        pub cursor: u32,
+        /// Sealed records.
+        pub rows: Vec<InventoryRow>,
+        /// Next cursor; `u32::MAX` at the end.
+        pub next: u32,
+    }
+    /// Map an engine's pool.
+    pub struct Attach {
+        /// The engine rank.
+        pub engine: Incarnation,
+        /// Physical pages, padding included.
+        pub pages: u32,
+        /// Path of the segment.
+        pub segment: String,
+        /// Bytes of the segment.
+        pub segment_bytes: u64,
+        /// Where each (component, layer) stands.
+        pub regions: Vec<Region>,
+        /// The last step this engine launched.
+        pub last_step: u64,
+    }
+    /// The pool is mapped.
+    pub struct Attached {
+        /// The engine rank.
+        pub engine: Incarnation,
+        /// Path of the pool file.
+        pub pool_file: String,
+        /// Offset of the words in it.
+        pub words_offset: u64,
+        /// Offset of the load slots in it.
+        pub load_slots_offset: u64,
+    }
+    /// The pool cannot be mapped.
+    pub struct AttachRefused {
+        /// The engine rank.
+        pub engine: Incarnation,
+        /// Why.
+        pub refusal: Refusal,
+    }
+    /// Tell when both tracks have passed this step.
+    pub struct Watch {
+        /// The newest step of interest.
+        pub step: u64,
+    }
+    /// Both tracks of this rank have passed this step.
+    pub struct Passed {
+        /// The step.
+        pub step: u64,
+        /// Whose words these are.
+        pub engine: Incarnation,
+    }
+    /// Copy the pages this rank owns from L1 to L2, each layer when its track has finished it.
+    pub struct BackupCopy {
+        /// One try of the op.
+        pub attempt: u32,
+        /// The step that computes the pages; 0 when every layer is ready.
+        pub step: u64,
+        /// L1 pages of all ranks in path order: the owner follows from the id.
+        pub pages: Pages,
+        /// Host slots of all ranks.
+        pub slots: Slots,
+        /// Keys, for the page table.
+        pub keys: Keys,
+        /// Key before the first.
+        pub parent: Key,
+        /// Position of the first.
+        pub first: u32,
+        /// Salt id.
+        pub salt: Key,
+        /// Copy all layers when the last is done.
+        pub all_layers_at_end: bool,
+    }
+    /// Fate of a copy on one rank.
+    pub struct CopyAck {
+        /// The try it speaks of.
+        pub attempt: u32,
+        /// The rank.
+        pub rank: Rank,
+        /// One bit per (component, layer) in record order, set when copied.
+        pub layers: Bin,
+        /// Every bit is set and the bytes are in place.
+        pub complete: bool,
+        /// Nothing of this try reads or writes any more, and it did not complete.
+        pub failed: Vec<Refusal>,
+    }
+    /// Copy from L2 to L1.
+    pub struct LoadCopy {
+        /// One try of the op.
+        pub attempt: u32,
+        /// L1 pages of all ranks, path order.
+        pub pages: Pages,
+        /// Owners of the host slots; equal to the owners of the pages.
+        pub owners: Owners,
+        /// Host slots.
+        pub slots: Slots,
+        /// Ring slot whose word and status tell the engine.
+        pub ring_slot: u32,
+        /// The word's value before the first layer.
+        pub base: u64,
+    }
+    /// Seal the kept records of a backup, clear the rest.
+    pub struct Seal {
+        /// One byte per page of the op: 1 kept.
+        pub kept: Bin,
+        /// The op's host slots.
+        pub slots: Slots,
+        /// Their owners.
+        pub owners: Owners,
+    }
+    /// Sealed.
+    pub struct Sealed {
+        /// The rank.
+        pub rank: Rank,
+    }
+    /// Stop a try; answered by a `copy_ack` that is complete or failed, when nothing writes any more.
+    pub struct Stop {
+        /// The try.
+        pub attempt: u32,
+    }
+    /// A record failed a checked read.
+    pub struct Damaged {
+        /// The rank.
+        pub rank: Rank,
+        /// The host slot.
+        pub slot: u32,
+        /// The component.
+        pub component: String,
+    }
+    /// Numbers of yours are missing here: say again what you and I have open.
+    pub struct Resync {
+        /// The first number missing.
+        pub expected: u64,
+    }
+    /// A try of this name is not known, or its message broke the rules.
+    pub struct Rejected {
+        /// Why.
+        pub refusal: Refusal,
+    }
+}
+
+wire_enum! {
+    /// What the index hears from the actors and ranks of its group.
+    pub enum IndexNews {
+        /// From the allocator.
+        "reserved" => Reserved(Reserved),
+        /// From the allocator.
+        "short" => Short(Short),
+        /// From the allocator.
+        "freed" => Freed(Freed),
+        /// From the allocator.
+        "restored" => Restored(Restored),
+        /// From the allocator.
+        "whose" => Whose(Whose),
+        /// From the evictor.
+        "evict" => Evict(Evict),
+        /// From the writer.
+        "backup_refused" => BackupRefused(BackupRefused),
+        /// From the writer.
+        "backup_complete" => BackupComplete(BackupComplete),
+        /// From the writer.
+        "backup_failed" => BackupFailed(BackupFailed),
+        /// From the loader.
+        "load_started" => LoadStarted(LoadStarted),
+        /// From the loader.
+        "load_missed" => LoadMissed(LoadMissed),
+        /// From the loader.
+        "load_busy" => LoadBusy(LoadBusy),
+        /// From the loader.
+        "load_ended" => LoadEnded(LoadEnded),
+        /// From the writer or the loader: a verdict, a released slot or a rank's life was taken in.
+        "op_settled" => OpSettled(OpSettled),
+        /// From a rank.
+        "rank_hello" => RankHello(RankHello),
+        /// From a rank.
+        "inventory_part" => InventoryPart(InventoryPart),
+        /// From a rank.
+        "attached" => Attached(Attached),
+        /// From a rank.
+        "attach_refused" => AttachRefused(AttachRefused),
+        /// From a rank.
+        "passed" => Passed(Passed),
+        /// From a rank.
+        "damaged" => Damaged(Damaged),
+        /// From anybody.
+        "rejected" => Rejected(Rejected),
+    }
+}
+
+wire! {
+    /// A part of a restore was taken.
+    pub struct Restored {
+        /// Which.
+        pub part: u32,
+    }
+}
+
+/// Everything that can reach the index.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IndexIn {
+    /// From outside: an engine, a router, an operator.
+    Request(Request),
+    /// From inside the group.
+    News(IndexNews),
+}
+
+impl IndexIn {
+    /// Reads a body of `kind`; `None` for an unknown kind.
+    pub fn decode_body(kind: &str, body: &[u8]) -> Option<Result<Self, super::Malformed>> {
+        if let Some(request) = Request::decode_body(kind, body) {
+            return Some(request.map(Self::Request));
+        }
+        IndexNews::decode_body(kind, body).map(|news| news.map(Self::News))
+    }
+}
+
+wire_enum! {
+    /// Everything that can reach the allocator.
+    pub enum AllocatorIn {
+        /// Take pages.
+        "reserve" => Reserve(Reserve),
+        /// Give pages back.
+        "free" => Free(Free),
+        /// Begin an incarnation.
+        "restore" => Restore(Restore),
+        /// Open L1.
+        "open_lanes" => OpenLanes(OpenLanes),
+        /// The evictor has done what it could.
+        "room_made" => RoomMade(RoomMade),
+        /// An owner speaks for its reservation.
+        "whose_is" => WhoseIs(WhoseIs),
+    }
+}
+
+wire_enum! {
+    /// Everything that can reach the evictor.
+    pub enum EvictorIn {
+        /// From the allocator, or from an operator.
+        "make_room" => MakeRoom(MakeRoom),
+        /// From the index.
+        "evicted" => Evicted(Evicted),
+    }
+}
+
+wire_enum! {
+    /// Everything that can reach the writer.
+    pub enum WriterIn {
+        /// From the index.
+        "backup" => Backup(Backup),
+        /// From the index.
+        "backup_verdict" => BackupVerdict(BackupVerdict),
+        /// From the index.
+        "rank_is" => RankIs(RankIs),
+        /// From the allocator.
+        "reserved" => Reserved(Reserved),
+        /// From the allocator.
+        "short" => Short(Short),
+        /// From the allocator.
+        "freed" => Freed(Freed),
+        /// From the allocator.
+        "whose" => Whose(Whose),
+        /// From a rank.
+        "copy_ack" => CopyAck(CopyAck),
+        /// From a rank.
+        "sealed" => Sealed(Sealed),
+        /// From anybody.
+        "rejected" => Rejected(Rejected),
+    }
+}
+
+wire_enum! {
+    /// Everything that can reach the loader.
+    pub enum LoaderIn {
+        /// From the index.
+        "load" => Load(Load),
+        /// From the index.
+        "release_slot" => ReleaseSlot(ReleaseSlot),
+        /// From the index.
+        "rank_is" => RankIs(RankIs),
+        /// From the allocator.
+        "reserved" => Reserved(Reserved),
+        /// From the allocator.
+        "short" => Short(Short),
+        /// From the allocator.
+        "freed" => Freed(Freed),
+        /// From the allocator.
+        "whose" => Whose(Whose),
+        /// From a rank.
+        "copy_ack" => CopyAck(CopyAck),
+        /// From anybody.
+        "rejected" => Rejected(Rejected),
+    }
+}
+
+wire_enum! {
+    /// Everything that can reach a rank.
+    pub enum RankIn {
+        /// Obey.
+        "adopt" => Adopt(Adopt),
+        /// Show the page table.
+        "inventory" => Inventory(Inventory),
+        /// Map an engine's pool.
+        "attach" => Attach(Attach),
+        /// Watch a step.
+        "watch" => Watch(Watch),
+        /// An engine without words reports layers.
+        "layer_ready" => LayerReady(super::engine::LayerReady),
+        /// L1 to L2.
+        "backup_copy" => BackupCopy(BackupCopy),
+        /// L2 to L1.
+        "load_copy" => LoadCopy(LoadCopy),
+        /// Seal.
+        "seal" => Seal(Seal),
+        /// Stop a try.
+        "stop" => Stop(Stop),
+        /// The index has heard of a damaged record.
+        "op_settled" => OpSettled(OpSettled),
+    }
+}
+
+/// One message to a member of the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outgoing {
+    /// To the index.
+    Index(IndexNews),
+    /// To the allocator.
+    Allocator(AllocatorIn),
+    /// To the evictor.
+    Evictor(EvictorIn),
+    /// To the writer.
+    Writer(WriterIn),
+    /// To the loader.
+    Loader(LoaderIn),
+    /// To one rank.
+    Rank(Rank, RankIn),
+    /// To whoever listens: pages stored and removed.
+    Event(CacheEvent),
+}
