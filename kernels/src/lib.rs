@@ -1,1 +1,4 @@
 //! Page layout, page validation and the copy engines.
+
+pub mod layout;
+pub mod pages;
