@@ -141,12 +141,12 @@ pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
 ///
 /// # Errors
 /// [`Malformed`] with the field and what was found there.
-pub fn decode<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Malformed> {
-    let mut reader = rmp_serde::Deserializer::from_read_ref(bytes);
-    let value = T::deserialize(&mut reader).map_err(|error| Malformed::new("message", error, "its schema"))?;
-    let rest = reader.get_ref().len();
-    if rest != 0 {
-        return Err(Malformed::new("message", format_args!("{rest} bytes after its end"), "0"));
+pub fn decode<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, Malformed> {
+    let mut rest = bytes;
+    let value = T::deserialize(&mut rmp_serde::Deserializer::new(&mut rest))
+        .map_err(|error| Malformed::new("message", error, "its schema"))?;
+    if !rest.is_empty() {
+        return Err(Malformed::new("message", format_args!("{} bytes after its end", rest.len()), "0"));
     }
     Ok(value)
 }
