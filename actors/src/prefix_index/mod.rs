@@ -1,1 +1,3 @@
 //! What is cached: the tree of page keys, sessions and leases.
+
+pub mod tree;
