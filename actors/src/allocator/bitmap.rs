@@ -1,0 +1,174 @@
+//! The free pages of one pool, one bit each.
+//!
+//! Invariants: a set bit is a free page; bits past the last slot are never set.
+//! Not here: what is not seen from a word and the next one, such as the length of a long run (summary).
+
+use super::run::Run;
+use super::word::{WORD_PAGES, bits, fits, longest_run, without_first_run};
+
+/// One bit per page.
+#[derive(Clone, Debug)]
+pub(super) struct Bitmap {
+    words: Box<[u64]>,
+}
+
+impl Bitmap {
+    /// `slots` slots, none of them free.
+    pub(super) fn all_taken(slots: u32) -> Self {
+        Self { words: vec![0; slots.div_ceil(WORD_PAGES).max(1) as usize].into_boxed_slice() }
+    }
+
+    /// Number of words.
+    pub(super) fn words(&self) -> usize {
+        self.words.len()
+    }
+
+    /// The word at `index`.
+    pub(super) fn word(&self, index: usize) -> u64 {
+        self.words[index]
+    }
+
+    /// Bytes of the bits.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val::<[u64]>(&self.words)
+    }
+
+    /// Whether `slot` is free; a slot outside the pool is not.
+    pub(super) fn is_free(&self, slot: u32) -> bool {
+        self.words.get(word_of(slot)).is_some_and(|word| word >> (slot % WORD_PAGES) & 1 == 1)
+    }
+
+    /// The first free slot of `run`.
+    pub(super) fn first_free_of(&self, run: Run) -> Option<u32> {
+        pieces(run).find_map(|(index, mask)| {
+            let free = self.words[index] & mask;
+            (free != 0).then(|| start_of(index) + free.trailing_zeros())
+        })
+    }
+
+    /// Sets the bits of `run`.
+    pub(super) fn mark_free(&mut self, run: Run) {
+        for (index, mask) in pieces(run) {
+            self.words[index] |= mask;
+        }
+    }
+
+    /// Clears the bits of `run`.
+    pub(super) fn mark_taken(&mut self, run: Run) {
+        for (index, mask) in pieces(run) {
+            self.words[index] &= !mask;
+        }
+    }
+
+    /// The bits of the word at `index` that belong to runs which start in it.
+    pub(super) fn starting_in(&self, index: usize) -> u64 {
+        let word = self.words[index];
+        if index > 0 && self.words[index - 1] >> (WORD_PAGES - 1) == 1 { without_first_run(word) } else { word }
+    }
+
+    /// Longest run that starts in the word at `index`. `long` is asked for the length of the run that starts
+    /// at the given slot when it fills the next word and so cannot be measured here.
+    pub(super) fn longest_starting_in(&self, index: usize, long: impl FnOnce(u32) -> u32) -> u32 {
+        let mine = self.starting_in(index);
+        let inside = longest_run(mine);
+        let crossing = mine.leading_ones();
+        if crossing == 0 {
+            return inside;
+        }
+        match self.words.get(index + 1).map_or(0, |next| next.trailing_ones()) {
+            WORD_PAGES => long(start_of(index) + WORD_PAGES - crossing),
+            further => inside.max(crossing + further),
+        }
+    }
+
+    /// Length of the free run that starts at `start`; None when it fills the next word.
+    pub(super) fn pages_from(&self, start: u32) -> Option<u32> {
+        let (index, bit) = (word_of(start), start % WORD_PAGES);
+        let here = (self.words[index] >> bit).trailing_ones();
+        if bit + here < WORD_PAGES {
+            return Some(here);
+        }
+        match self.words.get(index + 1).map_or(0, |next| next.trailing_ones()) {
+            WORD_PAGES => None,
+            further => Some(here + further),
+        }
+    }
+
+    /// Where the free run that covers `slot` starts; None when that is in an earlier word.
+    pub(super) fn start_in_word_around(&self, slot: u32) -> Option<u32> {
+        let index = word_of(slot);
+        let upto = slot % WORD_PAGES + 1;
+        let here = (self.words[index] << (WORD_PAGES - upto)).leading_ones();
+        let from_before = here == upto && index > 0 && self.words[index - 1] >> (WORD_PAGES - 1) == 1;
+        (!from_before).then(|| slot + 1 - here)
+    }
+
+    /// Takes whole runs of `longest` pages that start in the word at `index`, where none is longer, while more
+    /// than one of them is wanted. Returns what is still wanted.
+    pub(super) fn take_runs_in(&mut self, index: usize, longest: u32, wanted: u32, runs: &mut Vec<Run>) -> u32 {
+        let mut wanted = wanted;
+        let mine = self.starting_in(index);
+        let mut inside = if longest <= WORD_PAGES { fits(mine, longest) } else { 0 };
+        let mut taken = 0;
+        while inside != 0 && wanted > longest {
+            let bit = inside.trailing_zeros();
+            inside &= inside - 1;
+            taken |= bits(bit, bit + longest);
+            runs.push(Run { start: start_of(index) + bit, pages: longest });
+            wanted -= longest;
+        }
+        self.words[index] &= !taken;
+        let crossing = (mine & !taken).leading_ones();
+        let next = self.words.get(index + 1).map_or(0, |next| next.trailing_ones());
+        let is_longest = crossing > 0 && next > 0 && (next == WORD_PAGES || crossing + next == longest);
+        if is_longest && wanted > longest {
+            let run = Run { start: start_of(index) + WORD_PAGES - crossing, pages: longest };
+            self.mark_taken(run);
+            runs.push(run);
+            wanted -= longest;
+        }
+        wanted
+    }
+
+    /// Calls `each` with every run of free pages in address order.
+    pub(super) fn for_each_run(&self, mut each: impl FnMut(Run)) {
+        let mut open: Option<Run> = None;
+        for (index, word) in self.words.iter().enumerate() {
+            let mut rest = *word;
+            while rest != 0 {
+                let bit = rest.trailing_zeros();
+                let pages = (rest >> bit).trailing_ones();
+                rest &= !bits(bit, bit + pages);
+                let start = start_of(index) + bit;
+                match &mut open {
+                    Some(run) if run.end() == start => run.pages += pages,
+                    Some(run) => each(std::mem::replace(run, Run { start, pages })),
+                    None => open = Some(Run { start, pages }),
+                }
+            }
+        }
+        if let Some(run) = open {
+            each(run);
+        }
+    }
+}
+
+/// Index of the word that holds `slot`.
+pub(super) const fn word_of(slot: u32) -> usize {
+    (slot / WORD_PAGES) as usize
+}
+
+/// First slot of the word at `index`.
+pub(super) const fn start_of(index: usize) -> u32 {
+    index as u32 * WORD_PAGES
+}
+
+/// The words that `run` touches, each with the bits it touches there.
+fn pieces(run: Run) -> impl Iterator<Item = (usize, u64)> {
+    let (first, last) = (word_of(run.start), word_of(run.end() - 1));
+    (first..=last).map(move |index| {
+        let from = if index == first { run.start % WORD_PAGES } else { 0 };
+        let to = if index == last { (run.end() - 1) % WORD_PAGES + 1 } else { WORD_PAGES };
+        (index, bits(from, to))
+    })
+}
