@@ -84,6 +84,7 @@ impl Bus for MemoryBus {
             Ok(()) => Ok(()),
             // A publish to nobody is no error over NATS either: only a request learns of it.
             Err(BusError::NoResponders { .. }) => {
+                shared.counters.bump(Count::Sent);
                 shared.counters.bump(Count::Unrouted);
                 Ok(())
             }
@@ -162,7 +163,7 @@ impl Shared {
         match tokio::time::timeout(deadline, &mut waiting.answer).await {
             Ok(Ok(Ok((headers, payload)))) => {
                 self.counters.bump(Count::Replies);
-                Ok(Frame { subject, reply_to: None, class, headers, payload })
+                Ok(Frame { subject, reply_to: None, class, verbatim: false, headers, payload })
             }
             Ok(Ok(Err(Lost::NoResponders))) => Err(BusError::NoResponders { subject }),
             Ok(Ok(Err(Lost::Disconnected))) => Err(BusError::Disconnected { subject }),

@@ -64,8 +64,8 @@ counters! {
     unrouted Unrouted,
     /// Inbound messages lost by the client library because a subscription was full; at least this many.
     dropped Dropped,
-    /// Inbound messages dropped because they were no frames: a header over its bound.
-    malformed Malformed,
+    /// Inbound headers left out because they were over a bound or not printable; their frames were delivered.
+    headers_dropped HeadersDropped,
     /// Times a connection went down.
     disconnects Disconnects,
     /// Times a connection came back.

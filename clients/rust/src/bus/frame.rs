@@ -23,6 +23,8 @@ pub struct Frame {
     pub reply_to: Option<Arc<str>>,
     /// Which connection and which queue it takes.
     pub class: Class,
+    /// An answer: the subject is taken as it stands, also when urgent, because a requester named it.
+    pub verbatim: bool,
     /// W3C trace context, opaque here.
     pub headers: Headers,
     /// The encoded message.
@@ -36,6 +38,7 @@ impl Frame {
             subject: subject.into(),
             reply_to: None,
             class: Class::Normal,
+            verbatim: false,
             headers: Headers::default(),
             payload: payload.into(),
         }
@@ -51,7 +54,8 @@ impl Frame {
     /// The answer to this frame, `None` when it asked for none.
     pub fn reply(&self, payload: impl Into<Bytes>) -> Option<Self> {
         let subject = self.reply_to.clone()?;
-        Some(Self { subject, reply_to: None, class: self.class, headers: Headers::default(), payload: payload.into() })
+        let (class, headers) = (self.class, Headers::default());
+        Some(Self { subject, reply_to: None, class, verbatim: true, headers, payload: payload.into() })
     }
 
     /// Bytes that count against [`Bus::payload_bytes_max`](super::Bus::payload_bytes_max).
@@ -76,8 +80,8 @@ impl Frame {
     }
 }
 
-/// A short list of headers, in the order in which they were added. A name may come more than once. Names are
-/// compared as they are written, as NATS does. An empty list takes no memory and no bytes on the wire.
+/// A short list of headers, ordered by name and then by arrival: NATS keeps no order between names. A name may come
+/// more than once, and is compared as it is written. An empty list takes no memory and no bytes on the wire.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Headers(Vec<(Cow<'static, str>, Box<str>)>);
 
@@ -100,7 +104,8 @@ impl Headers {
         if self.0.len() == HEADERS_MAX || name.len() > HEADER_VALUE_BYTES_MAX || !name_fits || !value_fits {
             return Err(HeadersFull);
         }
-        self.0.push((name, value.trim().into()));
+        let at = self.0.partition_point(|(have, _)| *have <= name);
+        self.0.insert(at, (name, value.trim().into()));
         Ok(())
     }
 

@@ -11,6 +11,7 @@ mod counters;
 mod error;
 mod frame;
 mod inbox;
+pub mod nats;
 mod pending;
 
 use std::sync::Arc;
