@@ -1,3 +1,4 @@
 //! The hicached daemon as a library: the shell around the pure machines.
 
 pub mod bus;
+pub mod replay;
