@@ -30,7 +30,8 @@ pub struct NatsConfig {
     pub reconnect_delay_ms_max: u64,
     /// Frames waiting to be written, per class.
     pub send_queue_frames_max: usize,
-    /// Messages read but not yet in an inbox, per subject and class. Beyond it the client library drops, counted.
+    /// Messages read but not yet in an inbox, per subject and class. Beyond it the client library drops, counted. Not
+    /// below `requests_max`, or answers could be among the dropped.
     pub receive_queue_frames_max: usize,
     /// Requests waiting for an answer, per class.
     pub requests_max: usize,
@@ -84,7 +85,7 @@ impl NatsConfig {
             ping_interval_ms: 300,
             reconnect_delay_ms_max: 1_000,
             send_queue_frames_max: 1_024,
-            receive_queue_frames_max: 1_024,
+            receive_queue_frames_max: 4_096,
             requests_max: 4_096,
         }
     }
