@@ -31,10 +31,10 @@ impl PrefixTree {
         for tier in [Tier::L1, Tier::L2] {
             for (number, lane) in self.orders.lanes(tier).iter().enumerate() {
                 assert_eq!(resident[ix(tier)][number], lane.counts.resident(), "{tier:?} lane {number}");
-                for (order, node) in &lane.order {
-                    assert!(self.arena.is_live(*node), "{node:?} is listed and free");
-                    assert_eq!(self.arena[*node].order, *order, "{node:?} is listed where it was");
-                    assert_eq!(self.arena[*node].lane(tier, self.cp_size), number);
+                for (order, node) in lane.order.iter() {
+                    assert!(self.arena.is_live(node), "{node:?} is listed and free");
+                    assert_eq!(self.arena[node].order, order, "{node:?} is listed where it was");
+                    assert_eq!(self.arena[node].lane(tier, self.cp_size), number);
                 }
             }
         }
@@ -74,7 +74,7 @@ impl PrefixTree {
         assert_eq!(is_listed, entry.is_evictable(tier), "{node:?} in the order of {tier:?}");
         if is_listed {
             let lane = &self.orders.lanes(tier)[entry.lane(tier, self.cp_size)];
-            assert!(lane.order.contains(&(entry.order, node)), "{node:?} in the order of {tier:?}");
+            assert!(lane.order.contains((entry.order, node)), "{node:?} in the order of {tier:?}");
         }
         assert!(entry.pins[ix(tier)] == 0 || entry.has(tier), "{node:?} is pinned in {tier:?} and has no copy");
         assert!(!entry.flag(QUARANTINED) || entry.has(Tier::L2), "{node:?} is quarantined and has no record");

@@ -4,10 +4,9 @@
 //! listed page changes only by taking it out and putting it back. Only leaves of a tier are listed, so the sets
 //! stay small beside the tree.
 
-use std::collections::BTreeSet;
-
 use super::PrefixTree;
 use super::arena::{LISTED, NodeId, ix};
+use super::order::Order;
 use crate::protocol::{HostSlot, Key, PageId, Rank, Tier};
 
 /// A copy that an eviction took.
@@ -63,18 +62,8 @@ impl LaneCounts {
 
 #[derive(Clone, Default)]
 pub(super) struct Lane {
-    pub(super) order: BTreeSet<(u64, NodeId)>,
+    pub(super) order: Order,
     pub(super) counts: LaneCounts,
-}
-
-impl Lane {
-    pub(super) fn remove(&mut self, order: u64, node: NodeId) {
-        assert!(self.order.remove(&(order, node)), "{node:?} is not listed");
-    }
-
-    fn insert(&mut self, order: u64, node: NodeId) {
-        assert!(self.order.insert((order, node)), "{node:?} is listed");
-    }
 }
 
 /// The eviction orders of both tiers.
@@ -97,10 +86,8 @@ impl Orders {
         &mut self.lanes[ix(tier)][lane]
     }
 
-    /// An estimate: B-tree nodes of 11 elements, two thirds full.
     pub(super) fn bytes(&self) -> usize {
-        let listed: usize = self.lanes.iter().flatten().map(|lane| lane.order.len()).sum();
-        listed * size_of::<(u64, NodeId)>() * 3 / 2 + 2 * self.lanes[0].len() * size_of::<Lane>()
+        self.lanes.iter().flatten().map(|lane| lane.order.bytes() + size_of::<LaneCounts>()).sum()
     }
 }
 
@@ -120,7 +107,7 @@ impl PrefixTree {
 
     /// The pages of a lane that could leave at once, the first to go first.
     pub fn evictable(&self, tier: Tier, lane: Rank) -> impl Iterator<Item = NodeId> + '_ {
-        self.orders.lanes(tier)[lane.0 as usize].order.iter().map(|(_, node)| *node)
+        self.orders.lanes(tier)[lane.0 as usize].order.iter().map(|(_, node)| node)
     }
 
     /// Takes copies out of `tier`, page by page from the leaf tails: the first in order among the lanes that are
@@ -159,7 +146,7 @@ impl PrefixTree {
     /// The first page in order among the lanes that are short.
     fn first_in(&self, tier: Tier, wants: &[u32]) -> Option<NodeId> {
         let short = self.orders.lanes(tier).iter().zip(wants).filter(|(_, want)| **want > 0);
-        short.filter_map(|(lane, _)| lane.order.first()).min().map(|(_, node)| *node)
+        short.filter_map(|(lane, _)| lane.order.first()).min().map(|(_, node)| node)
     }
 
     /// The first leaf in order that has a page of a short lane above it, with nothing in use on the way there.
@@ -227,7 +214,7 @@ impl PrefixTree {
         entry.flags ^= bit;
         let order = entry.order;
         let lane = self.orders.lane_mut(tier, entry.lane(tier, self.cp_size));
-        if is_evictable { lane.insert(order, node) } else { lane.remove(order, node) }
+        if is_evictable { lane.order.insert((order, node)) } else { lane.order.remove((order, node)) }
     }
 
     /// Gives the page another place in the orders that list it.
@@ -241,8 +228,8 @@ impl PrefixTree {
             let entry = &self.arena[node];
             if entry.flag(LISTED[ix(tier)]) {
                 let lane = self.orders.lane_mut(tier, entry.lane(tier, self.cp_size));
-                lane.remove(old, node);
-                lane.insert(order, node);
+                lane.order.remove((old, node));
+                lane.order.insert((order, node));
             }
         }
     }

@@ -12,6 +12,7 @@ mod arena;
 mod check;
 mod eviction;
 mod matching;
+mod order;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -391,7 +392,7 @@ impl PrefixTree {
         assert!(entry.is_idle(tier), "{:?} is in use in {tier:?}", entry.key);
         let (lane, parent) = (entry.lane(tier, self.cp_size), entry.parent.get());
         if entry.flag(LISTED[ix(tier)]) {
-            self.orders.lane_mut(tier, lane).remove(entry.order, node);
+            self.orders.lane_mut(tier, lane).order.remove((entry.order, node));
             self.arena[node].flags &= !LISTED[ix(tier)];
         }
         self.arena[node].drop_copy(tier);
