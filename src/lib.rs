@@ -1,4 +1,5 @@
 //! The hicached daemon as a library: the shell around the pure machines.
 
+pub mod bench;
 pub mod bus;
 pub mod replay;

@@ -1,0 +1,3 @@
+//! Measurements of single parts. Every figure the README states comes from one of these commands.
+
+pub mod index;
