@@ -118,6 +118,23 @@ fn a_batch_ends_at_its_limit_in_the_middle_of_a_tail() {
 }
 
 #[test]
+fn looking_for_a_short_lane_ends_at_its_limit_and_says_so() {
+    for (pages, gave_up) in [(PrefixTree::LOOK_PAGES_MAX, false), (PrefixTree::LOOK_PAGES_MAX + 2, true)] {
+        let mut tree = PrefixTree::new(2, 0);
+        let mut parent = None;
+        for page in 0..pages {
+            let node = tree.insert(parent, key_of(&page.to_le_bytes()), SALT, 1).expect("a chain");
+            // Only the first page is of lane 1.
+            tree.set_l1(node, PageId(if page == 0 { 3 } else { 2 + 2 * page }));
+            parent = Some(node);
+        }
+        let done = tree.victims(Tier::L1, &mut [0, 1], 5, &mut Vec::new());
+        let taken = if gave_up { 0 } else { 5 };
+        assert_eq!(done, Eviction { taken, collateral: taken, gave_up }, "{pages} pages");
+    }
+}
+
+#[test]
 fn a_page_in_use_and_all_before_it_stay() {
     let mut script = Script::new(2);
     let nodes = script.store(b"abcd", &[7, 8, 9, 10]);
