@@ -2,4 +2,6 @@
 
 pub mod bench;
 pub mod bus;
+pub mod cli;
+pub mod config;
 pub mod replay;

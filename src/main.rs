@@ -1,2 +1,5 @@
 //! The hicached command line.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    hicached::cli::main()
+}

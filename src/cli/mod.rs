@@ -1,0 +1,90 @@
+//! The command line. Figures go to standard output, progress and logs to standard error; the exit code is 0 when
+//! all went well, 1 when the run found a fault, 2 for bad usage or configuration.
+
+mod check;
+mod options;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub use options::ConfigArgs;
+pub use progress::Progress;
+
+/// Hierarchical KV-cache daemon for LLM serving.
+#[derive(Debug, Parser)]
+#[command(name = "hicached", version, about)]
+struct Cli {
+    /// What is logged, as tracing filters: warn, hicached=debug, hicached::op=trace
+    #[arg(long, global = true, default_value = "warn", value_name = "FILTER")]
+    log: String,
+    /// Log lines as JSON
+    #[arg(long, global = true)]
+    log_json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Checks a configuration and prints what it amounts to
+    Check(check::CheckArgs),
+}
+
+/// How a command failed.
+#[derive(Debug)]
+pub enum Failure {
+    /// The run found a fault: exit code 1.
+    Fault(String),
+    /// Bad usage or configuration: exit code 2.
+    Usage(String),
+}
+
+impl From<crate::config::ConfigRefused> for Failure {
+    fn from(refused: crate::config::ConfigRefused) -> Self {
+        Self::Usage(refused.to_string())
+    }
+}
+
+/// Runs the command that the arguments of this process name.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = start_log(&cli.log, cli.log_json).and_then(|()| run(cli.command));
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Fault(why)) => {
+            eprintln!("hicached: {why}");
+            ExitCode::from(1)
+        }
+        Err(Failure::Usage(why)) => {
+            why.lines().for_each(|line| eprintln!("hicached: {line}"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::Check(args) => check::run(&args),
+    }
+}
+
+fn start_log(filter: &str, json: bool) -> Result<(), Failure> {
+    let filter = tracing_subscriber::EnvFilter::try_new(filter)
+        .map_err(|error| Failure::Usage(format!("--log {filter}: {error}")))?;
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    if json {
+        log.json().init()
+    } else {
+        log.init()
+    }
+    Ok(())
+}
+
+/// One JSON object on a line of its own at the end of standard output.
+fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).map_err(|error| Failure::Fault(format!("figures as JSON: {error}")))?;
+    println!("{text}");
+    Ok(())
+}

@@ -1,0 +1,55 @@
+use super::*;
+
+fn load_with(set: &[&str], environment: &[(&str, &str)]) -> Result<Config, ConfigRefused> {
+    let set = set.iter().map(|text| (*text).to_owned()).collect();
+    let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    load(&Layers { file: None, set, environment })
+}
+
+#[test]
+fn the_documented_defaults_load_and_pass() {
+    let plan = load_with(&[], &[]).expect("loads").checked().expect("passes").plan();
+    assert_eq!(plan.record_bytes, 5 * 73_728);
+    assert_eq!(plan.l1.tokens, 4_096 * 64);
+    assert_eq!(plan.l2.bytes, 16_384 * 5 * 73_728);
+    assert_eq!((plan.l1.low_pages_per_rank, plan.l1.high_pages_per_rank), (40, 81));
+}
+
+#[test]
+fn later_layers_win() {
+    let config = load_with(&["l1.pages=24"], &[("HICACHED__L1__PAGES", "16"), ("HICACHED__L2__PAGES", "32")]);
+    let config = config.expect("loads");
+    assert_eq!((config.l1.pages, config.l2.pages), (24, 32));
+    assert_eq!(config.cache.write_policy, WritePolicy::WriteThrough);
+}
+
+#[test]
+fn faults_of_reading_and_of_checking_come_together() {
+    let refused = load_with(
+        &["l1.pagse=1", "group.cp_size=300", "group.split=round_robin"],
+        &[("HICACHED__CACHE__WRITE_POLICY", "never"), ("HICACHED__NOTHING__X", "1")],
+    )
+    .expect_err("five faults");
+    let text = refused.to_string();
+    for part in ["l1.pagse", "group.cp_size", "group.split", "cache.write_policy", "nothing.x"] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    assert_eq!(refused.faults.len(), 5, "{text}");
+}
+
+#[test]
+fn free_room_is_shares_of_a_pool_within_one_page_and_one_chunk() {
+    for (text, capacity, chunk, low, high) in [
+        ("off", 1_000, 64, 0, 0),
+        ("1,2", 1_000, 64, 10, 20),
+        ("1,2", 10_000, 64, 64, 64),
+        ("1,2", 10, 64, 1, 1),
+        ("0.5,10", 1_000, 2_000, 5, 100),
+    ] {
+        let marks = FreeRoom::parse(text).expect("free room").marks(capacity, chunk);
+        assert_eq!((marks.low_pages(), marks.high_pages()), (low, high), "{text} of {capacity}");
+    }
+    for bad in ["", "1", "2,1", "-1,2", "1,99", "NaN,1", "on"] {
+        assert!(FreeRoom::parse(bad).is_err(), "{bad}");
+    }
+}
