@@ -1,0 +1,13 @@
+//! Actix around the pure machines: takes frames from the bus, hands their bytes to a machine, sends what it
+//! wants sent, and arms one timer. No decision is made here.
+//!
+//! Invariants: an actor is reached by its subject only, so a group of the same code may be spread over processes;
+//! a panic in a machine ends the process, because the next incarnation is the restart.
+
+mod clock;
+mod hosted;
+mod post;
+
+pub use clock::Clock;
+pub use hosted::{Figures, Hosted, Start};
+pub use post::{Post, PostFigures};

@@ -1,0 +1,116 @@
+//! From parcels to frames: whoever a machine writes to becomes a subject, and failures become counts.
+//!
+//! A frame that was not sent is never sent again from here: requests are repeated by the machine that made them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use hicached_actors::host::{Dest, Parcel};
+use hicached_actors::protocol::{Address, Rank, events_subject};
+
+use crate::bus::{Bus, BusError, Class, Frame, Headers};
+
+/// Name of the header that carries W3C trace context.
+pub(super) const TRACE_HEADER: &str = "traceparent";
+
+/// The way out of a group's actors. Shared by all actors of one process.
+pub struct Post {
+    bus: Arc<dyn Bus>,
+    subjects: BTreeMap<Address, Arc<str>>,
+    events: Arc<str>,
+    busy: AtomicU64,
+    disconnected: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// Frames that were not sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PostFigures {
+    /// A queue was full.
+    pub busy: u64,
+    /// The connection was down, or the bus closed.
+    pub disconnected: u64,
+    /// Too large, or no subject.
+    pub refused: u64,
+}
+
+impl Post {
+    /// The way out of the group `name` of `cp_size` ranks onto `bus`.
+    pub fn new(bus: Arc<dyn Bus>, name: &str, cp_size: u8) -> Self {
+        let control = [Address::Index, Address::Allocator, Address::Evictor, Address::Writer, Address::Loader];
+        let ranks = (0..cp_size).map(|rank| Address::Rank(Rank(rank)));
+        let subjects = control.into_iter().chain(ranks).map(|to| (to, to.subject(name).into())).collect();
+        Self {
+            bus,
+            subjects,
+            events: events_subject(name).into(),
+            busy: AtomicU64::new(0),
+            disconnected: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
+    }
+
+    /// The bus below.
+    pub fn bus(&self) -> &Arc<dyn Bus> {
+        &self.bus
+    }
+
+    /// The subject of a member; `None` outside the group.
+    pub fn subject(&self, of: Address) -> Option<&Arc<str>> {
+        self.subjects.get(&of)
+    }
+
+    /// Sends one parcel or counts why not.
+    pub fn send(&self, parcel: Parcel) {
+        let subject = match parcel.to {
+            Dest::Actor(address) => self.subjects.get(&address).cloned(),
+            Dest::Reply(to) => Some(to.0),
+            Dest::Events => Some(self.events.clone()),
+        };
+        let Some(subject) = subject else {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let mut frame = Frame::new(subject, parcel.bytes);
+        frame.class = if parcel.urgent { Class::Urgent } else { Class::Normal };
+        if let Some(trace) = parcel.trace {
+            let mut headers = Headers::default();
+            // What came as a header fits one again; a machine does not make trace context.
+            if headers.push(TRACE_HEADER, &trace).is_ok() {
+                frame.headers = headers;
+            }
+        }
+        if let Err(error) = self.bus.send(frame) {
+            self.count(&error);
+        }
+    }
+
+    /// What was not sent so far.
+    pub fn figures(&self) -> PostFigures {
+        PostFigures {
+            busy: self.busy.load(Ordering::Relaxed),
+            disconnected: self.disconnected.load(Ordering::Relaxed),
+            refused: self.refused.load(Ordering::Relaxed),
+        }
+    }
+
+    fn count(&self, error: &BusError) {
+        let count = match error {
+            BusError::Busy { .. } => &self.busy,
+            BusError::Disconnected { .. }
+            | BusError::NoResponders { .. }
+            | BusError::TimedOut { .. }
+            | BusError::Closed => &self.disconnected,
+            BusError::TooLarge { .. } | BusError::BadSubject { .. } => &self.refused,
+        };
+        count.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(%error, "not sent");
+    }
+}
+
+impl std::fmt::Debug for Post {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Post").field("figures", &self.figures()).finish_non_exhaustive()
+    }
+}
