@@ -1,6 +1,7 @@
 //! The command line. Figures go to standard output, progress and logs to standard error; the exit code is 0 when
 //! all went well, 1 when the run found a fault, 2 for bad usage or configuration.
 
+mod bench;
 mod check;
 mod options;
 mod progress;
@@ -30,6 +31,9 @@ struct Cli {
 enum Command {
     /// Checks a configuration and prints what it amounts to
     Check(check::CheckArgs),
+    /// Measures one part
+    #[command(subcommand)]
+    Bench(bench::Bench),
 }
 
 /// How a command failed.
@@ -67,6 +71,7 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Check(args) => check::run(&args),
+        Command::Bench(bench) => bench::run(&bench),
     }
 }
 
