@@ -1,3 +1,4 @@
 //! Measurements of single parts. Every figure the README states comes from one of these commands.
 
+pub mod allocator;
 pub mod index;
