@@ -40,24 +40,24 @@ impl Bitmap {
 
     /// The first free slot of `run`.
     pub(super) fn first_free_of(&self, run: Run) -> Option<u32> {
-        pieces(run).find_map(|(index, mask)| {
+        let mut found = None;
+        for_each_piece(run, |index, mask| {
             let free = self.words[index] & mask;
-            (free != 0).then(|| start_of(index) + free.trailing_zeros())
-        })
+            if free != 0 && found.is_none() {
+                found = Some(start_of(index) + free.trailing_zeros());
+            }
+        });
+        found
     }
 
     /// Sets the bits of `run`.
     pub(super) fn mark_free(&mut self, run: Run) {
-        for (index, mask) in pieces(run) {
-            self.words[index] |= mask;
-        }
+        for_each_piece(run, |index, mask| self.words[index] |= mask);
     }
 
     /// Clears the bits of `run`.
     pub(super) fn mark_taken(&mut self, run: Run) {
-        for (index, mask) in pieces(run) {
-            self.words[index] &= !mask;
-        }
+        for_each_piece(run, |index, mask| self.words[index] &= !mask);
     }
 
     /// The bits of the word at `index` that belong to runs which start in it.
@@ -70,14 +70,14 @@ impl Bitmap {
     /// at the given slot when it fills the next word and so cannot be measured here.
     pub(super) fn longest_starting_in(&self, index: usize, long: impl FnOnce(u32) -> u32) -> u32 {
         let mine = self.starting_in(index);
-        let inside = longest_run(mine);
         let crossing = mine.leading_ones();
         if crossing == 0 {
-            return inside;
+            return longest_run(mine);
         }
         match self.words.get(index + 1).map_or(0, |next| next.trailing_ones()) {
+            // Over 64 pages: nothing that ends in this word can be as long.
             WORD_PAGES => long(start_of(index) + WORD_PAGES - crossing),
-            further => inside.max(crossing + further),
+            further => longest_run(mine).max(crossing + further),
         }
     }
 
@@ -103,12 +103,12 @@ impl Bitmap {
         (!from_before).then(|| slot + 1 - here)
     }
 
-    /// Takes whole runs of `longest` pages that start in the word at `index`, where none is longer, while more
-    /// than one of them is wanted. Returns what is still wanted.
+    /// Takes whole runs of `longest` pages, at most 64, that start in the word at `index`, where none is longer,
+    /// while more than one of them is wanted. Returns what is still wanted.
     pub(super) fn take_runs_in(&mut self, index: usize, longest: u32, wanted: u32, runs: &mut Vec<Run>) -> u32 {
         let mut wanted = wanted;
         let mine = self.starting_in(index);
-        let mut inside = if longest <= WORD_PAGES { fits(mine, longest) } else { 0 };
+        let mut inside = fits(mine, longest);
         let mut taken = 0;
         while inside != 0 && wanted > longest {
             let bit = inside.trailing_zeros();
@@ -120,7 +120,7 @@ impl Bitmap {
         self.words[index] &= !taken;
         let crossing = (mine & !taken).leading_ones();
         let next = self.words.get(index + 1).map_or(0, |next| next.trailing_ones());
-        let is_longest = crossing > 0 && next > 0 && (next == WORD_PAGES || crossing + next == longest);
+        let is_longest = crossing > 0 && next > 0 && crossing + next == longest;
         if is_longest && wanted > longest {
             let run = Run { start: start_of(index) + WORD_PAGES - crossing, pages: longest };
             self.mark_taken(run);
@@ -163,12 +163,17 @@ pub(super) const fn start_of(index: usize) -> u32 {
     index as u32 * WORD_PAGES
 }
 
-/// The words that `run` touches, each with the bits it touches there.
-fn pieces(run: Run) -> impl Iterator<Item = (usize, u64)> {
-    let (first, last) = (word_of(run.start), word_of(run.end() - 1));
-    (first..=last).map(move |index| {
-        let from = if index == first { run.start % WORD_PAGES } else { 0 };
-        let to = if index == last { (run.end() - 1) % WORD_PAGES + 1 } else { WORD_PAGES };
-        (index, bits(from, to))
-    })
+/// Calls `each` with every word that `run` touches and the bits that it touches there.
+fn for_each_piece(run: Run, mut each: impl FnMut(usize, u64)) {
+    let last_slot = run.start + (run.pages - 1);
+    let (first, last) = (word_of(run.start), word_of(last_slot));
+    let (from, to) = (run.start % WORD_PAGES, last_slot % WORD_PAGES + 1);
+    if first == last {
+        return each(first, bits(from, to));
+    }
+    each(first, bits(from, WORD_PAGES));
+    for index in first + 1..last {
+        each(index, u64::MAX);
+    }
+    each(last, bits(0, to));
 }

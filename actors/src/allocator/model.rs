@@ -388,14 +388,14 @@ fn marks_are_per_pool_and_bounded_by_it() {
 }
 
 #[test]
-fn metadata_is_a_fifth_of_a_byte_per_record_in_any_state() {
+fn metadata_is_a_third_of_a_byte_per_record_in_any_state() {
     let mut pool = PagePool::new(55_000, 0).expect("a pool");
     let empty = pool.figures();
     let comb: Vec<u32> = (0..55_000).step_by(2).collect();
     pool.take(&comb).expect("free slots");
     let figures = pool.figures();
     assert_eq!(figures.metadata_bytes, empty.metadata_bytes);
-    assert!(figures.metadata_bytes * 5 <= 55_000 + 5 * 600, "{} bytes", figures.metadata_bytes);
+    assert!(figures.metadata_bytes * 3 <= 55_000, "{} bytes", figures.metadata_bytes);
     assert_eq!((figures.runs_by_size[0], figures.longest_run_pages), (27_500, 1));
     assert_eq!((empty.runs_by_size[15], empty.longest_run_pages), (1, 55_000));
 }

@@ -1,8 +1,8 @@
 //! One pool of one rank: a bitmap of free pages and the summary of its runs.
 //!
-//! A reservation is one run if one exists, else the fewest runs, which is longest-first. It costs one walk
-//! of the summary per run at most, and runs of equal length share their walk. Metadata is 1 bit per page for
-//! the bitmap and 4.3 bytes per 64 pages for the summary, whatever the state of the pool.
+//! A reservation is one run if one exists, else the fewest runs, which is longest-first. Runs under 64 pages
+//! are found in constant time, longer ones in one walk of a tree. Metadata is 1 bit per page for the bitmap
+//! and 12.3 bytes per 64 pages for the summary, whatever the state of the pool.
 //!
 //! Invariants: a set bit is a free page; a word's entry in the summary is the longest maximal run that
 //! starts in it; the reserved slots are never free.
@@ -12,7 +12,7 @@ use super::bitmap::{Bitmap, start_of, word_of};
 use super::figures::{Marks, MarksError, PoolFigures, RUN_BUCKETS};
 use super::refusal::{PoolSizeError, SLOTS_MAX, Short, SlotError};
 use super::run::{Contiguity, Run};
-use super::summary::{RunSummary, Visited};
+use super::summary::{LONG_PAGES, RunSummary};
 use super::word::{WORD_PAGES, fits};
 
 /// One pool of one rank. See the module for how it works.
@@ -280,29 +280,31 @@ impl PagePool {
 
     fn reserve_longest_first(&mut self, pages: u32, runs: &mut Vec<Run>) {
         let mut wanted = pages;
-        while wanted > 0 {
+        loop {
             let longest = self.summary.longest();
-            if wanted <= longest {
-                let served = self.reserve_one_run(wanted, runs);
-                assert!(served, "a run of {longest} serves {wanted}");
-                return;
+            if wanted <= longest || longest >= LONG_PAGES {
+                let piece = wanted.min(longest);
+                let served = self.reserve_one_run(piece, runs);
+                assert!(served, "a run of {longest} serves {piece}");
+                wanted -= piece;
+                if wanted == 0 {
+                    return;
+                }
+            } else {
+                wanted = self.take_short_runs(longest, wanted, runs);
             }
-            wanted = self.take_runs_of(longest, wanted, runs);
         }
     }
 
-    /// Takes whole runs of `longest` pages, the longest there are, while more than one of them is wanted.
-    /// Returns what is still wanted.
-    fn take_runs_of(&mut self, longest: u32, pages: u32, runs: &mut Vec<Run>) -> u32 {
-        let bitmap = &mut self.bitmap;
-        let mut wanted = pages;
+    /// Takes whole runs of `longest` pages, short and the longest there are, out of one word, while more than
+    /// one of them is wanted. Returns what is still wanted.
+    fn take_short_runs(&mut self, longest: u32, pages: u32, runs: &mut Vec<Run>) -> u32 {
         let first = runs.len();
-        self.summary.visit_longest(longest, &mut |word| {
-            wanted = bitmap.take_runs_in(word, longest, wanted, runs);
-            let left = bitmap.longest_starting_in(word, |_| longest);
-            Visited { longest: left, go_on: wanted > longest }
-        });
-        assert!(wanted < pages, "the longest run, of {longest} pages, was not found");
+        let word = self.summary.word_with(longest).expect("the longest run starts in some word");
+        let wanted = self.bitmap.take_runs_in(word, longest, pages, runs);
+        let left = self.bitmap.longest_starting_in(word, |start| unreachable!("a run over 64 pages at {start}"));
+        self.summary.set(word, left);
+        assert!(wanted < pages, "no run of {longest} pages in word {word}");
         self.free_pages -= pages - wanted;
         self.runs_by_size[bucket_of(longest)] -= (runs.len() - first) as u32;
         wanted

@@ -121,6 +121,8 @@ impl RankPool {
 #[derive(Clone, Debug)]
 pub struct RankPools {
     ranks: Vec<RankPool>,
+    /// Owner and pages of every stretch of equal owners in the call at hand.
+    stretches: Vec<(u8, u32)>,
 }
 
 impl RankPools {
@@ -134,7 +136,7 @@ impl RankPools {
                 .map_err(|error| PoolsError::Pool { rank: Rank(rank as u8), error })?;
             ranks.push(RankPool { pool, wanted_pages: 0, runs: Vec::new(), at: 0 });
         }
-        Ok(Self { ranks })
+        Ok(Self { ranks, stretches: Vec::new() })
     }
 
     /// Ranks of the group.
@@ -192,15 +194,13 @@ impl RankPools {
         mut each: impl FnMut(Rank, Run),
     ) -> Result<u32, ReserveError> {
         let runs = self.reserve_per_rank(owners, contiguity)?;
-        let mut rest = owners;
-        while let Some(owner) = rest.first() {
-            let mut pages = stretch(rest) as u32;
-            rest = &rest[pages as usize..];
+        for (owner, pages) in &self.stretches {
             let rank = &mut self.ranks[usize::from(*owner)];
-            while pages > 0 {
-                let piece = rank.next_piece(pages);
+            let mut wanted = *pages;
+            while wanted > 0 {
+                let piece = rank.next_piece(wanted);
                 each(Rank(*owner), piece);
-                pages -= piece.pages;
+                wanted -= piece.pages;
             }
         }
         Ok(runs)
@@ -225,9 +225,10 @@ impl RankPools {
         Ok(runs)
     }
 
-    /// Counts the pages wanted of each rank; returns the ranks that are named.
+    /// Counts the pages wanted of each rank and finds the stretches; returns the ranks that are named.
     fn count(&mut self, owners: &[u8]) -> Result<u64, ReserveError> {
         let mut touched = 0;
+        self.stretches.clear();
         let mut rest = owners;
         while let Some(owner) = rest.first() {
             let pages = stretch(rest);
@@ -237,6 +238,7 @@ impl RankPools {
                 return Err(ReserveError::UnknownOwner { position: owners.len() - rest.len(), owner: *owner, cp_size });
             };
             rank.wanted_pages += pages as u32;
+            self.stretches.push((*owner, pages as u32));
             touched |= 1 << owner;
             rest = &rest[pages..];
         }
