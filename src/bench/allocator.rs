@@ -223,3 +223,29 @@ fn clock_ns() -> u64 {
     readings.sort_unstable();
     readings[readings.len() / 2]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quick_run_needs_no_more_runs_than_longest_first_and_under_a_byte_per_record() {
+        let args = AllocatorArgs { json: false, seed: 7, quick: true };
+        let waits = |stop: &AtomicBool| {
+            while !stop.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+        };
+        let report = run(&args, Some(&waits));
+        let beside = report.beside.as_deref().expect("there was something beside");
+        for rows in [report.idle.as_slice(), beside] {
+            assert_eq!(rows.len(), POOLS_QUICK * Pattern::ALL.len() * (EXTEND_PAGES.len() + 1));
+            for row in rows.iter().filter(|row| row.fewest_runs.is_some()) {
+                assert_eq!(Some(row.hicached.runs), row.fewest_runs.map(f64::from), "{row:?}");
+            }
+        }
+        assert!(report.worst.metadata_bytes_per_record < 1.0);
+        let json = serde_json::to_value(run(&args, None)).expect("a report is JSON");
+        assert!(json["beside"].is_null());
+    }
+}

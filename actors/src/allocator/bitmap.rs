@@ -23,11 +23,6 @@ impl Bitmap {
         self.words.len()
     }
 
-    /// The word at `index`.
-    pub(super) fn word(&self, index: usize) -> u64 {
-        self.words[index]
-    }
-
     /// Bytes of the bits.
     pub(super) fn bytes(&self) -> usize {
         size_of_val::<[u64]>(&self.words)
@@ -64,6 +59,11 @@ impl Bitmap {
     pub(super) fn starting_in(&self, index: usize) -> u64 {
         let word = self.words[index];
         if index > 0 && self.words[index - 1] >> (WORD_PAGES - 1) == 1 { without_first_run(word) } else { word }
+    }
+
+    /// The bit where the run starts that crosses the end of the word at `index`, which it starts in.
+    pub(super) fn last_start_in(&self, index: usize) -> u32 {
+        WORD_PAGES - self.words[index].leading_ones()
     }
 
     /// Longest run that starts in the word at `index`. `long` is asked for the length of the run that starts

@@ -125,6 +125,21 @@ pub fn chunked_prefill(cp_size: u8, page_tokens: u64, tokens: u64, chunk_tokens:
     Ok(owners)
 }
 
+/// How many owners at the start of `owners` are equal, 0 when there are none. Looks at eight at a time, as a
+/// split of a long chunk has long stretches.
+pub fn stretch(owners: &[u8]) -> usize {
+    let Some(first) = owners.first() else { return 0 };
+    let same = u64::from_le_bytes([*first; 8]);
+    let (chunks, rest) = owners.as_chunks::<8>();
+    for (at, chunk) in chunks.iter().enumerate() {
+        let differing = u64::from_le_bytes(*chunk) ^ same;
+        if differing != 0 {
+            return at * 8 + (differing.trailing_zeros() / 8) as usize;
+        }
+    }
+    owners.len() - rest.len() + rest.iter().take_while(|owner| *owner == first).count()
+}
+
 fn check_cp_size(cp_size: u8) -> Result<(), OwnersError> {
     if (1..=CP_SIZE_MAX).contains(&cp_size) { Ok(()) } else { Err(OwnersError::CpSize { cp_size }) }
 }
@@ -174,6 +189,17 @@ mod tests {
         let owners = chunked_prefill(2, 64, 100 + 64, 100).expect("a prompt");
         assert_eq!(owners, [0, 1, 0], "tokens 100..164 fill page 1 and start page 2");
         assert_eq!(chunked_prefill(2, 64, 30, 10), Ok(vec![0]), "three chunks in one page");
+    }
+
+    #[test]
+    fn a_stretch_ends_where_the_owner_changes() {
+        for pages in 0..40 {
+            for tail in 0..20 {
+                let owners: Vec<u8> = std::iter::repeat_n(3, pages).chain(std::iter::repeat_n(4, tail)).collect();
+                let expected = if pages > 0 { pages } else { tail };
+                assert_eq!(stretch(&owners), expected, "{pages} pages, then {tail} of another owner");
+            }
+        }
     }
 
     #[test]

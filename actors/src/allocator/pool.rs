@@ -271,11 +271,35 @@ impl PagePool {
     /// Takes one run of `pages`; false when no run is that long.
     fn reserve_one_run(&mut self, pages: u32, runs: &mut Vec<Run>) -> bool {
         let Some(word) = self.summary.word_with(pages) else { return false };
-        let from = self.run_in(word, pages);
-        let taken = Run { start: from.start, pages };
-        self.carve(from, taken);
+        let longest = self.summary.longest_in(word);
+        let taken = if longest >= LONG_PAGES {
+            self.take_from_long(word, longest, pages)
+        } else {
+            let from = self.run_in(word, pages);
+            let taken = Run { start: from.start, pages };
+            self.carve(from, taken);
+            taken
+        };
         runs.push(taken);
         true
+    }
+
+    /// Takes the first `pages` pages of the run of `longest`, a long one, that starts in `word`.
+    fn take_from_long(&mut self, word: usize, longest: u32, pages: u32) -> Run {
+        let start = start_of(word) + self.bitmap.last_start_in(word);
+        let taken = Run { start, pages };
+        let rest = Run { start: taken.end(), pages: longest - pages };
+        if rest.pages < LONG_PAGES || word_of(rest.start) != word {
+            self.carve(Run { start, pages: longest }, taken);
+        } else {
+            // What is left is long and starts where it did: no other run of the word can be its longest.
+            self.bitmap.mark_taken(taken);
+            self.free_pages -= pages;
+            self.uncount(longest);
+            self.count(rest.pages);
+            self.summary.set(word, rest.pages);
+        }
+        taken
     }
 
     fn reserve_longest_first(&mut self, pages: u32, runs: &mut Vec<Run>) {
@@ -326,7 +350,7 @@ impl PagePool {
     fn run_in(&self, word: usize, pages: u32) -> Run {
         let mine = self.bitmap.starting_in(word);
         let inside = if pages <= WORD_PAGES { fits(mine, pages) } else { 0 };
-        let bit = if inside != 0 { inside.trailing_zeros() } else { WORD_PAGES - mine.leading_ones() };
+        let bit = if inside != 0 { inside.trailing_zeros() } else { self.bitmap.last_start_in(word) };
         let start = start_of(word) + bit;
         Run { start, pages: self.pages_from(start) }
     }
@@ -350,7 +374,7 @@ impl PagePool {
         }
         // No run starts in a word that the run covers from before, so the next start to the left is ours.
         let first = self.summary.start_before(word_of(slot)).expect("a free run has a start");
-        start_of(first) + WORD_PAGES - self.bitmap.word(first).leading_ones()
+        start_of(first) + self.bitmap.last_start_in(first)
     }
 
     /// Takes `taken` out of the free run `from`, which covers it.

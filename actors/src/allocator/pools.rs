@@ -9,6 +9,7 @@
 use thiserror::Error;
 
 use super::figures::{Marks, MarksError};
+use super::owners::stretch;
 use super::pool::PagePool;
 use super::refusal::{PoolSizeError, SlotError};
 use super::run::{Contiguity, Run};
@@ -335,7 +336,7 @@ impl Lanes {
         self.pools.reserve(owners, Contiguity::Prefer, |owner, run| {
             let first = PageId::at(owner, run.start, cp_size).0;
             // Stays in 32 bits: the ids of a whole lane do.
-            pages.extend((0..run.pages).map(|page| PageId(first.wrapping_add(page.wrapping_mul(u32::from(cp_size))))));
+            append(pages, run.pages, |page| PageId(first.wrapping_add(page.wrapping_mul(u32::from(cp_size)))));
         })
     }
 
@@ -414,7 +415,9 @@ impl HostPools {
         contiguity: Contiguity,
         slots: &mut Vec<HostSlot>,
     ) -> Result<u32, ReserveError> {
-        self.pools.reserve(owners, contiguity, |_, run| slots.extend((run.start..run.end()).map(HostSlot)))
+        self.pools.reserve(owners, contiguity, |_, run| {
+            append(slots, run.pages, |slot| HostSlot(run.start.wrapping_add(slot)))
+        })
     }
 
     /// Gives back `slots[i]` of the pool of `owners[i]`.
@@ -460,12 +463,14 @@ impl HostPools {
     }
 }
 
-/// How many owners at the start of `owners` are equal: eight at a time, as a split has long stretches.
-fn stretch(owners: &[u8]) -> usize {
-    let Some(first) = owners.first() else { return 0 };
-    let eight = [*first; 8];
-    let same = owners.chunks_exact(8).take_while(|chunk| **chunk == eight).count() * 8;
-    same + owners[same..].iter().take_while(|owner| *owner == first).count()
+/// Appends `count` items. A split of a short chunk has stretches of a page or two, for which setting up a
+/// vectorised loop costs more than the loop.
+fn append<T>(items: &mut Vec<T>, count: u32, item: impl Fn(u32) -> T) {
+    if count < 8 {
+        (0..count).for_each(|index| items.push(item(index)));
+    } else {
+        items.extend((0..count).map(item));
+    }
 }
 
 /// Indices of the set bits.

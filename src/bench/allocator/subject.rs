@@ -1,11 +1,12 @@
 //! What is measured: the allocator and two general-purpose crates that do the same work.
 //!
-//! Each crate is one allocator per lane with a contiguous-first loop around it. It is told the stretches of
-//! equal owners and the pages per lane beforehand, which ours has to find in the owner sequence.
+//! Each crate is one allocator per lane with a contiguous-first loop around it, and does the same job: an owner
+//! sequence in, page ids in that order out. Finding the stretches of equal owners is the same code for all.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
+use hicached_actors::allocator::owners::stretch;
 use hicached_actors::allocator::{Contiguity, HostPools, Lanes, PagePool, Run};
 use hicached_actors::protocol::{HostSlot, PageId, Rank};
 use offset_allocator::{Allocation, Allocator};
@@ -17,19 +18,14 @@ use super::pattern::Pattern;
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) owners: Vec<u8>,
-    stretches: Vec<(usize, u32)>,
     pages_per_lane: Vec<u32>,
 }
 
 impl Ask {
     pub(super) fn new(owners: Vec<u8>, lanes: usize) -> Self {
-        let stretches: Vec<(usize, u32)> =
-            owners.chunk_by(|a, b| a == b).map(|same| (usize::from(same[0]), same.len() as u32)).collect();
         let mut pages_per_lane = vec![0; lanes];
-        for (lane, pages) in &stretches {
-            pages_per_lane[*lane] += pages;
-        }
-        Self { owners, stretches, pages_per_lane }
+        owners.iter().for_each(|owner| pages_per_lane[usize::from(*owner)] += 1);
+        Self { owners, pages_per_lane }
     }
 
     pub(super) fn pages_per_lane(&self) -> &[u32] {
@@ -130,6 +126,8 @@ pub(super) trait Peer {
 pub(super) struct PeerLanes<P: Peer> {
     lanes: Vec<P>,
     runs: Vec<Vec<(Run, P::Held)>>,
+    pages_per_lane: Vec<u32>,
+    stretches: Vec<(usize, u32)>,
 }
 
 impl<P: Peer> PeerLanes<P> {
@@ -147,7 +145,12 @@ impl<P: Peer> PeerLanes<P> {
             }
             peer
         };
-        Self { lanes: (0..lanes).map(filled).collect(), runs: (0..lanes).map(|_| Vec::new()).collect() }
+        Self {
+            lanes: (0..lanes).map(filled).collect(),
+            runs: (0..lanes).map(|_| Vec::new()).collect(),
+            pages_per_lane: vec![0; lanes],
+            stretches: Vec::new(),
+        }
     }
 }
 
@@ -167,7 +170,16 @@ impl<P: Peer> Subject for PeerLanes<P> {
     type Reservation = PeerReservation<P::Held>;
 
     fn reserve(&mut self, ask: &Ask, reservation: &mut Self::Reservation) -> u32 {
-        for (lane, pages) in ask.pages_per_lane.iter().enumerate() {
+        self.pages_per_lane.fill(0);
+        self.stretches.clear();
+        let mut rest = ask.owners.as_slice();
+        while let Some(owner) = rest.first() {
+            let pages = stretch(rest);
+            self.pages_per_lane[usize::from(*owner)] += pages as u32;
+            self.stretches.push((usize::from(*owner), pages as u32));
+            rest = &rest[pages..];
+        }
+        for (lane, pages) in self.pages_per_lane.iter().enumerate() {
             let runs = &mut self.runs[lane];
             runs.clear();
             if *pages > 0 {
@@ -177,7 +189,7 @@ impl<P: Peer> Subject for PeerLanes<P> {
         }
         let cp_size = self.lanes.len() as u32;
         let mut used = [0; 64];
-        for (lane, pages) in &ask.stretches {
+        for (lane, pages) in &self.stretches {
             let mut wanted = *pages;
             while wanted > 0 {
                 let run = &mut self.runs[*lane][used[*lane]].0;
