@@ -1,0 +1,225 @@
+//! What every part of the engine shares: the clients of its ranks, their memory, and the report.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use hicached_actors::protocol::{Incarnation, Key, LoadTicket, PageId, Registered};
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep};
+
+use super::pools::{Buffers, Pools};
+use super::words::{Arrival, GroupWords};
+use super::{EngineConfig, EngineError, Mismatch, Prompt, Report};
+use crate::bus::Bus;
+use crate::client::{Client, ClientConfig, ClientCounts};
+use crate::shm::Track;
+
+/// The parts of one engine.
+pub(super) struct Core {
+    pub(super) config: EngineConfig,
+    /// One per rank; the first opens sessions and tells steps.
+    pub(super) clients: Vec<Client>,
+    pub(super) pools: Pools,
+    words: RwLock<GroupWords>,
+    last_step: AtomicU64,
+    report: Mutex<Report>,
+}
+
+/// What a join answered.
+pub(super) struct Joined {
+    pub(super) next_step: u64,
+    pub(super) lease: Duration,
+}
+
+/// A page of a request: where it stands, and what it holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed {
+    pub(super) position: u32,
+    pub(super) page: PageId,
+    pub(super) content: Key,
+}
+
+/// A load that a request waits for.
+#[derive(Clone, Debug)]
+pub(super) struct Load {
+    pub(super) ticket: LoadTicket,
+    /// The pages that arrive; none when nothing is verified.
+    pub(super) pages: Vec<Placed>,
+}
+
+impl Core {
+    /// Makes pools and clients for the ranks that live as `engines`.
+    pub(super) fn new(bus: &Arc<dyn Bus>, config: EngineConfig, engines: &[Incarnation]) -> Result<Self, EngineError> {
+        let client = |engine: &Incarnation| {
+            let config = ClientConfig {
+                deadline: config.deadline,
+                away: config.away,
+                away_after: config.away_after,
+                seed: config.seed,
+                ..ClientConfig::new(config.group.clone(), *engine)
+            };
+            Client::new(bus.clone(), config)
+        };
+        let clients = engines.iter().map(client).collect();
+        let pools = Pools::create(&config, engines)?;
+        Ok(Self {
+            config,
+            clients,
+            pools,
+            words: RwLock::default(),
+            last_step: AtomicU64::new(0),
+            report: Mutex::default(),
+        })
+    }
+
+    /// Registers every rank with the control group that lives, and maps the words it answers with.
+    pub(super) async fn join(&self) -> Result<Joined, EngineError> {
+        let mut ranks: Vec<Registered> = Vec::new();
+        let until = Instant::now() + self.config.room_patience;
+        for (rank, client) in (0..).zip(&self.clients) {
+            let register = self.pools.register(&self.config, rank, client.engine(), self.last_step());
+            let registered = loop {
+                match client.register(register.clone()).await {
+                    Ok(registered) => break registered,
+                    Err(error) => client.wait_for_room(error, until).await?,
+                }
+            };
+            ranks.push(registered);
+        }
+        let words = GroupWords::map(&ranks)?;
+        *self.words.write().unwrap_or_else(PoisonError::into_inner) = words;
+        let next_step = ranks.iter().map(|rank| rank.next_step).max().unwrap_or(1).max(1);
+        let lease_ms = ranks.iter().map(|rank| rank.lease_ms).min().unwrap_or(LEASE_MS_MIN).max(LEASE_MS_MIN);
+        Ok(Joined { next_step, lease: Duration::from_millis(lease_ms) })
+    }
+
+    /// The client of the first rank.
+    pub(super) fn lead(&self) -> &Client {
+        &self.clients[0]
+    }
+
+    /// The words as they are mapped by the last join.
+    pub(super) fn words(&self) -> GroupWords {
+        self.words.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The last step launched.
+    pub(super) fn last_step(&self) -> u64 {
+        self.last_step.load(Ordering::Relaxed)
+    }
+
+    /// Notes that `step` is launched.
+    pub(super) fn launched(&self, step: u64) {
+        self.last_step.fetch_max(step, Ordering::Relaxed);
+        self.report().steps += 1;
+    }
+
+    /// The report of the run. Held for a few writes, never across a wait.
+    pub(super) fn report(&self) -> MutexGuard<'_, Report> {
+        self.report.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts of all clients together.
+    pub(super) fn counts(&self) -> ClientCounts {
+        let mut all = ClientCounts::default();
+        for counts in self.clients.iter().map(Client::counts) {
+            all.repeats += counts.repeats;
+            all.bypassed += counts.bypassed;
+            for (code, count) in counts.refusals {
+                *all.refusals.entry(code).or_insert(0) += count;
+            }
+        }
+        all
+    }
+
+    /// Takes a request into the report; returns its number.
+    pub(super) fn begin(&self, prompt: &Prompt) -> usize {
+        let mut report = self.report();
+        let number = report.hits.len();
+        report.hits.push(super::Hit::default());
+        report.requests += 1;
+        report.full_pages += u64::from(prompt.plan.pages());
+        number
+    }
+
+    /// Compares one layer of `pages` with what it must be.
+    pub(super) fn verify(&self, request: usize, pages: &[Placed], at: (Track, u32), buffers: &mut Buffers) {
+        let mut bytes = 0;
+        for placed in pages {
+            bytes += self.pools.verify(placed.page, placed.content, at, buffers, |wrong| {
+                let Placed { position, page, .. } = *placed;
+                let mismatch = Mismatch {
+                    request,
+                    position,
+                    page: page.0,
+                    component: wrong.component,
+                    layer: wrong.layer,
+                    offset_bytes: wrong.offset_bytes,
+                };
+                self.report().mismatch(mismatch, wrong.words);
+            });
+        }
+        if bytes > 0 {
+            self.report().bytes_verified += bytes;
+        }
+    }
+
+    /// Every layer of `pages`, giving way to others between layers.
+    pub(super) async fn verify_all(&self, request: usize, pages: &[Placed]) {
+        if pages.is_empty() {
+            return;
+        }
+        let mut buffers = Buffers::default();
+        for layer in 0..self.pools.layers_of_load() {
+            self.verify(request, pages, self.pools.layer_of_load(layer), &mut buffers);
+            yield_now().await;
+        }
+    }
+
+    /// Waits until the first `layers_done` layers of `load` are there on every rank; `false` when it failed. At
+    /// `until` the load is given up here, so that no rank's stream waits on.
+    pub(super) async fn arrives(
+        &self,
+        words: &GroupWords,
+        load: &LoadTicket,
+        layers_done: u32,
+        until: Instant,
+    ) -> bool {
+        for polls in 0u32.. {
+            match words.arrival(load, layers_done) {
+                Arrival::There => return true,
+                Arrival::Failed => return false,
+                Arrival::Waiting if Instant::now() >= until => {
+                    words.fail(load);
+                    return false;
+                }
+                Arrival::Waiting if polls < POLLS_BEFORE_SLEEP => yield_now().await,
+                Arrival::Waiting => sleep(POLL_PAUSE).await,
+            }
+        }
+        unreachable!("a load is given up at its deadline")
+    }
+
+    /// Waits for a whole load that no forward waits for, comparing each layer as it arrives; `false` when it failed.
+    pub(super) async fn load(&self, request: usize, load: &Load) -> bool {
+        let (words, started) = (self.words(), Instant::now());
+        let until = started + self.config.load_deadline;
+        let mut buffers = Buffers::default();
+        for layer in 0..self.pools.layers_of_load() {
+            if !self.arrives(&words, &load.ticket, layer + 1, until).await {
+                return false;
+            }
+            self.verify(request, &load.pages, self.pools.layer_of_load(layer), &mut buffers);
+        }
+        self.report().latencies.load_ns.push(started.elapsed().as_nanos() as u64);
+        true
+    }
+}
+
+/// Polls of a word before the engine sleeps: a load of zero bytes ends within them.
+const POLLS_BEFORE_SLEEP: u32 = 1_000;
+/// The finest pause of the timer.
+const POLL_PAUSE: Duration = Duration::from_millis(1);
+/// A lease shorter than this would be a busy loop of heartbeats.
+const LEASE_MS_MIN: u64 = 100;

@@ -1,0 +1,211 @@
+//! Forwards: one step for every session that can run, its pages written layer by layer, its words advanced.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use hicached_actors::protocol::{Incarnation, OpId, Refusal, Step, StepEntry};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::yield_now;
+use tokio::time::Instant;
+
+use super::EngineError;
+use super::core::{Core, Load, Placed};
+use super::pools::Buffers;
+use crate::client::{Client, ClientError};
+use crate::shm::Track;
+
+/// What the forwards are asked for.
+pub(super) enum Job {
+    /// A session can run.
+    Run(Work),
+    /// The control group `seen` is gone, or does not know a rank: register, unless that has been done since.
+    Join { seen: Incarnation, done: oneshot::Sender<Result<(), EngineError>> },
+}
+
+/// What one session wants of the next forward.
+pub(super) struct Work {
+    pub(super) request: usize,
+    pub(super) entry: StepEntry,
+    /// Pages to write, with what they hold after this forward.
+    pub(super) writes: Vec<Placed>,
+    /// The load that has to be there, layer by layer, before the layer is computed.
+    pub(super) load: Option<Load>,
+    pub(super) done: oneshot::Sender<Outcome>,
+}
+
+/// How a forward ended for one session.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) step: u64,
+    /// The session has to run again from the first position of its load.
+    pub(super) load_failed: bool,
+    /// Whether the daemon took the step.
+    pub(super) told: Result<(), ClientError>,
+}
+
+/// Asks for a join and waits for it.
+pub(super) async fn join_again(jobs: &mpsc::Sender<Job>, seen: Incarnation) -> Result<(), EngineError> {
+    let (done, answer) = oneshot::channel();
+    jobs.send(Job::Join { seen, done }).await.map_err(|_| ended())?;
+    answer.await.map_err(|_| ended())?
+}
+
+/// The task that runs forwards is gone: as good as a bus that was closed.
+pub(super) fn ended() -> ClientError {
+    ClientError::Bus(crate::bus::BusError::Closed)
+}
+
+/// Runs the forwards of an engine, one at a time.
+pub(super) struct Forwards {
+    core: Arc<Core>,
+    next_step: u64,
+    line: StepLine,
+    buffers: Buffers,
+}
+
+/// One session of the forward that runs.
+struct Running {
+    work: Work,
+    load_failed: bool,
+}
+
+impl Forwards {
+    /// The first forward is step `next_step`.
+    pub(super) fn new(core: Arc<Core>, next_step: u64) -> Self {
+        let line = StepLine { client: core.lead().clone(), untold: VecDeque::new() };
+        Self { core, next_step, line, buffers: Buffers::default() }
+    }
+
+    /// Runs until nobody can ask any more.
+    pub(super) async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
+        let mut batch = Vec::new();
+        while let Some(first) = jobs.recv().await {
+            let mut next = Some(first);
+            // Sessions whose last forward has just ended ask again before the next one begins.
+            yield_now().await;
+            while let Some(job) = next.take().or_else(|| jobs.try_recv().ok()) {
+                match job {
+                    Job::Run(work) => batch.push(Running { work, load_failed: false }),
+                    Job::Join { seen, done } => {
+                        // Nobody may wait any more; the join is done all the same.
+                        done.send(self.join(seen).await).ok();
+                    }
+                }
+                if batch.len() == self.core.config.step_sessions_max {
+                    break;
+                }
+            }
+            if !batch.is_empty() {
+                self.forward(std::mem::take(&mut batch)).await;
+            }
+        }
+    }
+
+    async fn join(&mut self, seen: Incarnation) -> Result<(), EngineError> {
+        if self.core.lead().control() != seen {
+            return Ok(());
+        }
+        let joined = self.core.join().await?;
+        self.line.untold.clear();
+        self.next_step = joined.next_step.max(self.core.last_step() + 1);
+        Ok(())
+    }
+
+    async fn forward(&mut self, mut batch: Vec<Running>) {
+        let number = self.next_step;
+        self.next_step += 1;
+        self.core.launched(number);
+        let step = Step {
+            number,
+            entries: batch.iter().map(|running| running.work.entry.clone()).collect(),
+            engine: self.core.lead().engine(),
+            all_layers_at_end: false,
+        };
+        let until = Instant::now() + self.core.config.room_patience;
+        let started = Instant::now();
+        let tell = async {
+            let told = self.line.tell(step, until).await;
+            if told.is_ok() {
+                self.core.report().latencies.step_ns.push(started.elapsed().as_nanos() as u64);
+            }
+            told
+        };
+        // The message is on its way before the first layer; its answer is not waited for by the computation.
+        let (told, ()) = tokio::join!(tell, compute(&self.core, number, &mut batch, &mut self.buffers));
+        for Running { work, load_failed } in batch {
+            let outcome = Outcome { step: number, load_failed, told: told.clone() };
+            // A session whose caller gave it up wants no outcome.
+            work.done.send(outcome).ok();
+        }
+    }
+}
+
+/// Writes the pages of a forward, target layers first, then draft layers, and says so on every rank.
+async fn compute(core: &Core, number: u64, batch: &mut [Running], buffers: &mut Buffers) {
+    let (pools, words, started) = (&core.pools, core.words(), Instant::now());
+    let until = started + core.config.load_deadline;
+    for load_layer in 0..pools.layers_of_load() {
+        let (track, layer) = pools.layer_of_load(load_layer);
+        for Running { work, load_failed } in batch.iter_mut() {
+            if let Some(load) = work.load.as_ref().filter(|_| !*load_failed) {
+                if core.arrives(&words, &load.ticket, load_layer + 1, until).await {
+                    core.verify(work.request, &load.pages, (track, layer), buffers);
+                } else {
+                    *load_failed = true;
+                }
+            }
+            let runs = match track {
+                Track::Target => true,
+                Track::Draft => work.entry.draft,
+            };
+            if runs && !*load_failed {
+                work.writes.iter().for_each(|placed| pools.write(placed.page, placed.content, (track, layer), buffers));
+            }
+        }
+        words.advance(track, number, pools.layers(track), layer + 1);
+        yield_now().await;
+    }
+    // A track that did not run, or has no layers, has passed the step all the same.
+    Track::ALL.into_iter().for_each(|track| words.advance(track, number, pools.layers(track), pools.layers(track)));
+    let loads = batch.iter().filter(|running| running.work.load.is_some());
+    let ended = loads.filter(|running| !running.load_failed).count();
+    core.report().latencies.load_ns.extend(std::iter::repeat_n(started.elapsed().as_nanos() as u64, ended));
+}
+
+/// Tells steps in order, each until it is answered.
+struct StepLine {
+    client: Client,
+    /// Steps whose answer has not come, oldest first, each with the op it is repeated under.
+    untold: VecDeque<(OpId, Step)>,
+}
+
+impl StepLine {
+    /// Tells `step` after those before it. A step the daemon refuses for what it names is told without entries, so
+    /// that the numbers go on, and the refusal is returned.
+    async fn tell(&mut self, step: Step, until: Instant) -> Result<(), ClientError> {
+        self.untold.push_back((self.client.draw(), step));
+        let mut refused = Ok(());
+        while let Some((op, step)) = self.untold.front_mut() {
+            match self.client.step(*op, step.clone()).await {
+                Ok(_) => self.next(),
+                // An answer that was lost: the daemon is ahead.
+                Err(ClientError::Refused(Refusal::Gap(gap))) if gap.expected > step.number => self.next(),
+                Err(error @ ClientError::Refused(_)) if error.room_hint().is_some() => {
+                    self.client.wait_for_room(error, until).await?;
+                }
+                Err(error @ ClientError::Refused(Refusal::Gap(_))) => return Err(error),
+                Err(error @ ClientError::Refused(_)) if !step.entries.is_empty() => {
+                    step.entries.clear();
+                    *op = self.client.draw();
+                    refused = Err(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        refused
+    }
+
+    fn next(&mut self) {
+        self.untold.pop_front();
+    }
+}

@@ -1,0 +1,184 @@
+//! The device pools of the engine's ranks: one file each, layer-first.
+//!
+//! For every (component, layer) a pool has a region of `pages` pages, side by side in the order of a record. Pages
+//! are named by group-wide ids; owner and physical page follow from the id.
+
+use std::path::PathBuf;
+
+use hicached_actors::protocol::{Incarnation, Key, PageId, Rank, Region, Register};
+
+use super::content::{Seed, difference};
+use super::{EngineConfig, EngineError};
+use crate::shm::{Segment, Track};
+
+/// Where one layer of one component stands in every rank's pool.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    /// Place in [`COMPONENTS`].
+    component: u8,
+    layer: u32,
+    offset: u64,
+    page_bytes: u32,
+}
+
+/// The pools of all ranks.
+pub(super) struct Pools {
+    cp_size: u8,
+    pages: u32,
+    /// Pieces with bytes, of each layer of the target track, then of the draft track.
+    layers: [Vec<Vec<Piece>>; 2],
+    regions: Vec<Region>,
+    segments: Vec<Segment>,
+}
+
+/// One piece that does not hold what it must.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wrong {
+    pub(super) component: &'static str,
+    pub(super) layer: u32,
+    pub(super) offset_bytes: u32,
+    pub(super) words: u64,
+}
+
+/// Room for one layer of a page, twice.
+#[derive(Default)]
+pub(super) struct Buffers {
+    got: Vec<u8>,
+    want: Vec<u8>,
+}
+
+impl Pools {
+    /// Makes one pool file for each of `engines`, the lives of the engine's ranks.
+    pub(super) fn create(config: &EngineConfig, engines: &[Incarnation]) -> Result<Self, EngineError> {
+        let manifest = &config.manifest;
+        let (target, draft) = manifest.layers();
+        let mut layers = [vec![Vec::new(); target as usize], vec![Vec::new(); draft as usize]];
+        let (mut regions, mut offset) = (Vec::new(), 0u64);
+        for (component, name) in (0..).zip(COMPONENTS) {
+            let Some(spec) = manifest.components.iter().find(|spec| spec.name == name) else { continue };
+            let track = &mut layers[usize::from(component / 2)];
+            for (layer, &page_bytes) in (0..).zip(&spec.page_bytes).filter(|(_, bytes)| **bytes > 0) {
+                track[layer as usize].push(Piece { component, layer, offset, page_bytes });
+                let stride = u64::from(page_bytes);
+                regions.push(Region { component: name.to_owned(), layer, offset, stride, page_bytes });
+                offset += u64::from(config.pages) * stride;
+            }
+        }
+        let mut pools = Self { cp_size: manifest.cp_size, pages: config.pages, layers, regions, segments: Vec::new() };
+        for (rank, engine) in engines.iter().enumerate() {
+            let life = u64::from_be_bytes(engine.0[..8].try_into().unwrap_or_default());
+            let path: PathBuf = config.folder.join(format!("hicached-{}-engine-{rank}-{life:016x}", config.group));
+            // Pushed one by one: what was made before a failure is removed by the drop of `pools`.
+            pools.segments.push(Segment::create(&path, offset.max(SEGMENT_BYTES_MIN))?);
+        }
+        Ok(pools)
+    }
+
+    /// What rank `rank` brings.
+    pub(super) fn register(&self, config: &EngineConfig, rank: u8, engine: Incarnation, last_step: u64) -> Register {
+        let segment = &self.segments[usize::from(rank)];
+        Register {
+            rank: Rank(rank),
+            engine,
+            manifest: config.manifest.clone(),
+            pages: self.pages,
+            segment: segment.path().display().to_string(),
+            segment_bytes: segment.len_bytes(),
+            regions: self.regions.clone(),
+            last_step,
+        }
+    }
+
+    /// Layers of `track`.
+    pub(super) fn layers(&self, track: Track) -> u32 {
+        self.layers[track as usize].len() as u32
+    }
+
+    /// Layers of both tracks: those of a load.
+    pub(super) fn layers_of_load(&self) -> u32 {
+        self.layers(Track::Target) + self.layers(Track::Draft)
+    }
+
+    /// Which layer of which track is layer `layer` of a load: target layers, then draft layers.
+    pub(super) fn layer_of_load(&self, layer: u32) -> (Track, u32) {
+        match layer.checked_sub(self.layers(Track::Target)) {
+            Some(layer) => (Track::Draft, layer),
+            None => (Track::Target, layer),
+        }
+    }
+
+    /// Whether there are bytes at all.
+    pub(super) fn have_bytes(&self) -> bool {
+        !self.regions.is_empty()
+    }
+
+    /// Whether the daemon may give out `page`: it is in the pool, and not the padding page of its rank.
+    pub(super) fn holds(&self, page: PageId) -> bool {
+        (1..self.pages).contains(&page.physical(self.cp_size))
+    }
+
+    /// Writes one layer of `page`.
+    pub(super) fn write(&self, page: PageId, content: Key, (track, layer): (Track, u32), buffers: &mut Buffers) {
+        for piece in &self.layers[track as usize][layer as usize] {
+            let want = buffer(&mut buffers.want, piece);
+            Seed::new(content, piece.component, piece.layer).fill(want);
+            self.segment(page).write(self.offset(page, piece), want).expect("regions lie inside their segment");
+        }
+    }
+
+    /// Compares one layer of `page`; returns the bytes compared.
+    pub(super) fn verify(
+        &self,
+        page: PageId,
+        content: Key,
+        (track, layer): (Track, u32),
+        buffers: &mut Buffers,
+        mut wrong: impl FnMut(Wrong),
+    ) -> u64 {
+        let mut bytes = 0;
+        for piece in &self.layers[track as usize][layer as usize] {
+            let want = buffer(&mut buffers.want, piece);
+            let got = buffer(&mut buffers.got, piece);
+            Seed::new(content, piece.component, piece.layer).fill(want);
+            self.segment(page).read(self.offset(page, piece), got).expect("regions lie inside their segment");
+            bytes += u64::from(piece.page_bytes);
+            if let Some((offset_bytes, words)) = difference(got, want) {
+                let component = COMPONENTS[usize::from(piece.component)];
+                wrong(Wrong { component, layer: piece.layer, offset_bytes, words });
+            }
+        }
+        bytes
+    }
+
+    fn segment(&self, page: PageId) -> &Segment {
+        &self.segments[usize::from(page.owner(self.cp_size).0)]
+    }
+
+    fn offset(&self, page: PageId, piece: &Piece) -> u64 {
+        piece.offset + u64::from(page.physical(self.cp_size)) * u64::from(piece.page_bytes)
+    }
+}
+
+impl Drop for Pools {
+    fn drop(&mut self) {
+        for segment in &self.segments {
+            if let Err(error) = std::fs::remove_file(segment.path()) {
+                tracing::debug!(path = %segment.path().display(), %error, "a pool file stays behind");
+            }
+        }
+    }
+}
+
+fn buffer<'a>(bytes: &'a mut Vec<u8>, piece: &Piece) -> &'a mut [u8] {
+    let page_bytes = piece.page_bytes as usize;
+    if bytes.len() < page_bytes {
+        bytes.resize(page_bytes, 0);
+    }
+    &mut bytes[..page_bytes]
+}
+
+/// Components in the order of a record, those of the target track first.
+const COMPONENTS: [&str; 4] = ["target.kv", "target.index", "draft.kv", "draft.index"];
+
+/// A pool without bytes is a file all the same: an empty one cannot be mapped.
+const SEGMENT_BYTES_MIN: u64 = 4_096;

@@ -1,0 +1,393 @@
+//! The life of one request: `open`, the load, prefill in chunks, decode, `close` or `abort`.
+
+use hicached_actors::calls::draw;
+use hicached_actors::protocol::{
+    Abort, Close, Extend, Keys, LoadTicket, Malformed, OpId, Open, Opened, Owners, PageId, Pages, StepEntry,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::content::partial;
+use super::core::{Core, Load, Placed};
+use super::fate::{End, Fate};
+use super::forward::{Job, Work, ended, join_again};
+use super::words::is_sound;
+use super::{Hit, Prompt, Verify};
+use crate::client::{Client, ClientError};
+use crate::tokens::Tail;
+
+/// Serves request `number` until it is over, in whatever way, and puts that into the report.
+pub(super) async fn serve(core: &Core, jobs: &mpsc::Sender<Job>, number: usize, prompt: Prompt) {
+    for _ in 0..LIVES_MAX {
+        let control = core.lead().control();
+        let over = match live(core, jobs, number, &prompt).await {
+            Ok(over) => over,
+            Err(ClientError::Uncached { .. }) => return core.report().uncached += 1,
+            Err(ClientError::NewIncarnation { .. }) => match join_again(jobs, control).await {
+                Ok(()) => {
+                    core.report().reopened += 1;
+                    continue;
+                }
+                Err(error) => return core.report().failure(number, &error),
+            },
+            Err(error) => return core.report().failure(number, &error),
+        };
+        let mut report = core.report();
+        match over {
+            Over::Closed => {}
+            Over::Aborted => report.aborted += 1,
+            Over::Preempted => {
+                report.preempted += 1;
+                continue;
+            }
+        }
+        report.requests_ended += 1;
+        return;
+    }
+    core.report().failure(number, &format_args!("begun {LIVES_MAX} times without an end"));
+}
+
+/// How a session was over.
+enum Over {
+    Closed,
+    Aborted,
+    /// Aborted for want of pages: the request has to begin again.
+    Preempted,
+}
+
+/// One session.
+struct Session<'a> {
+    core: &'a Core,
+    jobs: &'a mpsc::Sender<Job>,
+    number: usize,
+    prompt: &'a Prompt,
+    fate: Fate,
+    id: OpId,
+    /// The block table.
+    pages: Vec<PageId>,
+    hit: Hit,
+    load: Option<LoadTicket>,
+    /// Tokens that are in the pages, or on their way into them by the load.
+    frontier: u32,
+    tail: Tail,
+    /// Tokens decoded so far, written or not.
+    decoded: u32,
+    /// Pages whose keys the daemon has.
+    keyed: u32,
+    last_step: u64,
+    forwards: u64,
+}
+
+/// Opens a session and leads it to its end.
+async fn live(core: &Core, jobs: &mpsc::Sender<Job>, number: usize, prompt: &Prompt) -> Result<Over, ClientError> {
+    let (id, opened) = open(core, prompt).await?;
+    let hit = Hit { l1: opened.l1_hit, l2: opened.l2_hit };
+    core.report().hits[number] = hit;
+    let mut session = Session {
+        core,
+        jobs,
+        number,
+        prompt,
+        fate: Fate::draw(&core.config, number),
+        id,
+        pages: Vec::new(),
+        hit,
+        load: None,
+        frontier: 0,
+        tail: Tail::of(&prompt.plan, core.config.paging()),
+        decoded: 0,
+        keyed: prompt.plan.pages(),
+        last_step: 0,
+        forwards: 0,
+    };
+    let over = match session.enter(opened) {
+        Ok(()) => session.run().await,
+        Err(error) => Err(error),
+    };
+    if over.is_err() {
+        core.lead().give_up(id, &prompt.tenant, session.last_step);
+    }
+    over
+}
+
+/// Opens a session, asking again under a new op after each refusal with a hint.
+async fn open(core: &Core, prompt: &Prompt) -> Result<(OpId, Opened), ClientError> {
+    let (client, plan) = (core.lead(), &prompt.plan);
+    let open = Open {
+        tenant: prompt.tenant.clone(),
+        salt: plan.salt,
+        keys: Keys(plan.keys.to_vec()),
+        tokens: plan.tokens,
+        reserve_tokens: plan.tokens.min(core.config.chunk_tokens),
+        owners: Owners::default(),
+        priority: prompt.priority,
+        no_match: prompt.no_match,
+    };
+    let until = Instant::now() + core.config.room_patience;
+    loop {
+        let (session, asked) = (client.draw(), Instant::now());
+        match client.open(session, open.clone()).await {
+            Ok(opened) => {
+                core.report().latencies.open_ns.push(asked.elapsed().as_nanos() as u64);
+                return Ok((session, opened));
+            }
+            Err(error) => {
+                if error.is_away() {
+                    client.give_up(session, &prompt.tenant, 0);
+                }
+                client.wait_for_room(error, until).await?;
+            }
+        }
+    }
+}
+
+impl Session<'_> {
+    /// Takes what `open` gave, refusing what cannot be.
+    fn enter(&mut self, opened: Opened) -> Result<(), ClientError> {
+        let (l1, l2, keyed) = (opened.l1_hit, opened.l2_hit, self.prompt.plan.pages());
+        let hits = l1.checked_add(l2).filter(|hits| *hits <= keyed && *hits as usize <= opened.pages.0.len());
+        let Some(hits) = hits else { return Err(odd("hits", format_args!("{l1}+{l2}"), keyed)) };
+        self.take_pages(opened.pages)?;
+        self.load = opened.load.into_iter().next();
+        let layers = self.core.pools.layers_of_load();
+        match &self.load {
+            Some(load) if (load.first, load.pages) != (l1, l2) || !is_sound(load, layers) => {
+                return Err(odd("load", format_args!("{load:?}"), format_args!("pages {l1}+{l2}, {layers} layers")));
+            }
+            None if l2 > 0 => return Err(odd("load", "none", format_args!("a ticket for {l2} pages"))),
+            Some(_) => self.core.report().loads += 1,
+            None => {}
+        }
+        self.frontier = hits * self.page_tokens();
+        Ok(())
+    }
+
+    fn take_pages(&mut self, pages: Pages) -> Result<(), ClientError> {
+        if let Some(page) = pages.0.iter().find(|page| !self.core.pools.holds(**page)) {
+            return Err(odd("pages", page.0, "a page of the pool, not of its padding"));
+        }
+        self.pages.extend(pages.0);
+        Ok(())
+    }
+
+    async fn run(&mut self) -> Result<Over, ClientError> {
+        let l1_hits = self.placed(0, self.hit.l1);
+        self.core.verify_all(self.number, &l1_hits).await;
+        let stop_after = self.fate.end.after(self.forwards_left());
+        loop {
+            if stop_after.is_some_and(|after| self.forwards >= after) {
+                return match self.fate.end {
+                    End::Abort { .. } => self.abort(Over::Aborted).await,
+                    End::Early { .. } | End::Whole => self.close().await,
+                };
+            }
+            if self.frontier < self.end() {
+                match self.forward().await {
+                    Ok(()) => {}
+                    Err(error) if error.room_hint().is_some() => return self.abort(Over::Preempted).await,
+                    Err(error) => return Err(error),
+                }
+            } else if let Some(load) = self.load.take() {
+                let load = self.with_pages(load);
+                if !self.core.load(self.number, &load).await {
+                    self.fall_back(load.ticket.first);
+                }
+            } else {
+                break;
+            }
+        }
+        if self.core.config.verify == Verify::Everything {
+            // Without a draft only what was served holds every component.
+            let whole = if self.fate.draft { self.end() / self.page_tokens() } else { self.hit.l1 };
+            let full = self.placed(0, whole);
+            self.core.verify_all(self.number, &full).await;
+        }
+        if self.core.config.paging().lookahead_tokens > 0 {
+            // The token that was sampled last is in no page, and keys the page before it.
+            self.tail.push(output_token(self.prompt, self.decoded));
+        }
+        self.close().await
+    }
+
+    /// One forward: the next chunk of the prompt, or the next tokens of the output.
+    async fn forward(&mut self) -> Result<(), ClientError> {
+        let (config, prompt_tokens) = (&self.core.config, self.prompt.plan.tokens);
+        let first_token = self.frontier;
+        let end = match first_token < prompt_tokens {
+            true => first_token.saturating_add(config.chunk_tokens).min(prompt_tokens),
+            false => first_token.saturating_add(config.decode_stride_tokens).min(self.end()),
+        };
+        self.grow(end).await?;
+        for token in self.decoded..end.saturating_sub(prompt_tokens) {
+            self.tail.push(output_token(self.prompt, token));
+            self.decoded = token + 1;
+        }
+        let load = self.load.take().map(|load| self.with_pages(load));
+        let load_first = load.as_ref().map(|load| load.ticket.first);
+        let keys = self.tail.keys_from(self.keyed).to_vec();
+        let keyed = self.keyed + keys.len() as u32;
+        let (first, last) = (first_token / self.page_tokens(), (end - 1) / self.page_tokens());
+        let entry = StepEntry {
+            session: self.id,
+            first_token,
+            tokens: end - first_token,
+            pages: Pages(self.pages[first as usize..=last as usize].to_vec()),
+            draft: self.fate.draft,
+            keys: Keys(keys),
+            first_key: self.keyed,
+        };
+        let (done, outcome) = oneshot::channel();
+        let work = Work { request: self.number, entry, writes: self.writes(first, last, end), load, done };
+        self.jobs.send(Job::Run(work)).await.map_err(|_| ended())?;
+        let outcome = outcome.await.map_err(|_| ended())?;
+        self.forwards += 1;
+        self.last_step = outcome.step;
+        outcome.told?;
+        match load_first {
+            Some(first) if outcome.load_failed => self.fall_back(first),
+            Some(_) | None => (self.frontier, self.keyed) = (end, keyed),
+        }
+        Ok(())
+    }
+
+    /// The load failed: its pages are this session's to compute, under a new step.
+    fn fall_back(&mut self, first: u32) {
+        self.core.report().loads_failed += 1;
+        self.frontier = first * self.page_tokens();
+    }
+
+    /// Asks for pages until the tokens before `end` have theirs. A chunk gets the zigzag split; the single pages of
+    /// a growing output go from lane to lane.
+    async fn grow(&mut self, end: u32) -> Result<(), ClientError> {
+        let page_tokens = self.page_tokens();
+        let wanted = end.div_ceil(page_tokens);
+        while (self.pages.len() as u32) < wanted {
+            let first = self.pages.len() as u32;
+            let decodes = end > self.prompt.plan.tokens;
+            let cp_size = u32::from(self.core.config.manifest.cp_size);
+            let owners = (first..wanted).map(|position| (position % cp_size) as u8);
+            let extend = Extend {
+                session: self.id,
+                tenant: self.prompt.tenant.clone(),
+                tokens: end - first * page_tokens,
+                owners: Owners(if decodes { owners.collect() } else { Vec::new() }),
+                first,
+            };
+            let patience = self.core.config.preempt_after.min(self.core.config.room_patience);
+            let extended = self.client().extend_when_room(&extend, patience).await?;
+            if extended.pages.0.is_empty() {
+                return Err(odd("pages", 0, format_args!("up to {}", wanted - first)));
+            }
+            self.take_pages(extended.pages)?;
+        }
+        Ok(())
+    }
+
+    async fn close(&mut self) -> Result<Over, ClientError> {
+        let drafted = if self.fate.draft { u64::from(self.decoded) } else { 0 };
+        let close = Close {
+            session: self.id,
+            tenant: self.prompt.tenant.clone(),
+            last_step: self.last_step,
+            keys: Keys(self.tail.keys_from(self.keyed).to_vec()),
+            first_key: self.keyed,
+            drafted,
+            accepted: drafted / 2,
+            blob: Default::default(),
+        };
+        let until = Instant::now() + self.core.config.room_patience;
+        let asked = Instant::now();
+        let closed = loop {
+            match self.client().close(close.clone()).await {
+                Ok(closed) => break closed,
+                Err(error) => self.client().wait_for_room(error, until).await?,
+            }
+        };
+        let mut report = self.core.report();
+        report.latencies.commit_ns.push(asked.elapsed().as_nanos() as u64);
+        report.closed.l1_pages += u64::from(closed.l1_pages);
+        report.closed.l2_pages += u64::from(closed.l2_pages);
+        report.closed.duplicates += u64::from(closed.duplicates);
+        report.closed.uncached += u64::from(closed.uncached);
+        Ok(Over::Closed)
+    }
+
+    async fn abort(&self, over: Over) -> Result<Over, ClientError> {
+        let abort = Abort { session: self.id, tenant: self.prompt.tenant.clone(), last_step: self.last_step };
+        let until = Instant::now() + self.core.config.room_patience;
+        loop {
+            match self.client().abort(abort.clone()).await {
+                Ok(_) => return Ok(over),
+                Err(error) => self.client().wait_for_room(error, until).await?,
+            }
+        }
+    }
+
+    fn with_pages(&self, ticket: LoadTicket) -> Load {
+        let pages = self.placed(ticket.first, ticket.first + ticket.pages);
+        Load { ticket, pages }
+    }
+
+    /// The pages at `from..to`, which are full, with what they hold; none when nothing is compared.
+    fn placed(&self, from: u32, to: u32) -> Vec<Placed> {
+        if self.core.config.verify == Verify::Off || !self.core.pools.have_bytes() {
+            return Vec::new();
+        }
+        (from..to).map(|position| self.full(position)).collect()
+    }
+
+    /// The pages `first..=last` with what they hold when the tokens before `end` are written.
+    fn writes(&self, first: u32, last: u32, end: u32) -> Vec<Placed> {
+        if !self.core.pools.have_bytes() {
+            return Vec::new();
+        }
+        let place = |position: u32| {
+            let valid_tokens = (end - position * self.page_tokens()).min(self.page_tokens());
+            if valid_tokens == self.page_tokens() {
+                return self.full(position);
+            }
+            let content = partial(self.id, position, valid_tokens);
+            Placed { position, page: self.pages[position as usize], content }
+        };
+        (first..=last).map(place).collect()
+    }
+
+    fn full(&self, position: u32) -> Placed {
+        let content = self.prompt.plan.content(position).or_else(|| self.tail.content(position));
+        let content = content.expect("the tokens of a full page are known");
+        Placed { position, page: self.pages[position as usize], content }
+    }
+
+    /// Forwards until the end, if no load fails.
+    fn forwards_left(&self) -> u64 {
+        let config = &self.core.config;
+        let prompt = self.prompt.plan.tokens.saturating_sub(self.frontier).div_ceil(config.chunk_tokens);
+        u64::from(prompt) + u64::from(self.prompt.output_tokens.div_ceil(config.decode_stride_tokens))
+    }
+
+    fn end(&self) -> u32 {
+        self.prompt.plan.tokens.saturating_add(self.prompt.output_tokens)
+    }
+
+    fn page_tokens(&self) -> u32 {
+        self.core.config.manifest.page_tokens
+    }
+
+    fn client(&self) -> &Client {
+        self.core.lead()
+    }
+}
+
+/// What is decoded at place `index` of the output.
+fn output_token(prompt: &Prompt, index: u32) -> u32 {
+    let mut state = prompt.output_seed.rotate_left(32) ^ u64::from(index);
+    draw(&mut state) as u32
+}
+
+/// An answer that contradicts what was asked.
+fn odd(field: &str, value: impl std::fmt::Display, limit: impl std::fmt::Display) -> ClientError {
+    ClientError::Decode(Malformed::new(field, value, limit))
+}
+
+/// Times one request is begun: every life but the last ended with its control group, or for want of pages.
+const LIVES_MAX: u32 = 64;
