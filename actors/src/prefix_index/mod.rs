@@ -1,3 +1,475 @@
-//! What is cached: the tree of page keys, sessions and leases.
+//! What is cached: the tree of page keys, sessions and leases, and every decision that makes a copy usable.
+//!
+//! ```text
+//! open -> [match] -> (load ->) reserve -> open -> step* -> passed on every rank -> committed to L1
+//!                                                   \-> backup -> acknowledged -> committed to L2
+//! close, abort, expiry -> last step passed -> unpinned, own pages freed
+//! ```
+//!
+//! Invariants: a match returns committed pages only; a page is committed once its step has passed on every
+//! rank and, for L2, every owner has acknowledged it; a page given up is freed when no op reads or writes it.
+//! Not here: which pages are free (allocator), copies (writer, loader), when room is wanted (evictor).
 
+mod backups;
+mod config;
+mod door;
+mod endings;
+mod events;
+mod evictions;
+mod loads;
+mod members;
+mod recovery;
+mod session;
+mod steps;
+#[cfg(test)]
+mod tests;
 pub mod tree;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use crate::calls::Calls;
+use crate::machine::{Effect, Machine, ReplyTo, Sender, Trace};
+use crate::protocol::{
+    Address, Answer, Done, HostSlot, Incarnation, IndexIn, IndexNews, Key, OpId, OpIds, Outgoing, PageId, Rank,
+    Refusal, Request, StatusIs, Tier, Time,
+};
+use backups::{BackupOp, Parked};
+pub use config::{IndexConfig, WritePolicy};
+use door::ParkedOpen;
+use events::Events;
+use evictions::{EvictOp, FlushOp, FreeThen};
+use loads::LoadOp;
+use members::Members;
+use recovery::Recovery;
+use session::{Ended, Session};
+use steps::Steps;
+use tree::{NodeId, PrefixTree, SaltId};
+
+/// The prefix index of one group, in one control incarnation.
+#[derive(Debug)]
+pub struct Index {
+    config: IndexConfig,
+    control: Incarnation,
+    ids: OpIds,
+    calls: Calls,
+    tree: PrefixTree,
+    salts: Salts,
+    members: Members,
+    recovery: Recovery,
+    sessions: BTreeMap<OpId, Session>,
+    ended: Ended,
+    /// Leases of engine incarnations that have sessions.
+    leases: BTreeMap<Incarnation, Time>,
+    parked_opens: VecDeque<ParkedOpen>,
+    steps: Steps,
+    backups: BTreeMap<OpId, BackupOp>,
+    parked_backups: VecDeque<Parked>,
+    loads: BTreeMap<OpId, LoadOp>,
+    /// Pages of running loads.
+    loading: BTreeSet<NodeId>,
+    /// Reservations under way, and the session each is for.
+    reserving: BTreeMap<OpId, OpId>,
+    evicts: BTreeMap<OpId, EvictOp>,
+    flushes: BTreeMap<OpId, FlushOp>,
+    freeing: BTreeMap<OpId, FreeThen>,
+    /// Ops that read an L1 page, by page id.
+    page_holds: Vec<u8>,
+    /// Pages to free when their last hold ends.
+    doomed: BTreeSet<PageId>,
+    /// Operators' pins by the last key of the path.
+    admin_pins: BTreeMap<Key, (Option<NodeId>, Option<NodeId>)>,
+    /// Records whose bytes are gone, to be cleared when nobody uses them.
+    lost: BTreeSet<Key>,
+    /// Why a record is quarantined.
+    damaged_components: BTreeMap<Key, String>,
+    /// How often L2 pages were given back.
+    l2_frees: u64,
+    events: Events,
+    deadlines: BTreeSet<(Time, Due)>,
+    tick: u64,
+    draining: bool,
+    counts: Counts,
+}
+
+/// What the index waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    /// An engine's lease.
+    Lease(Incarnation),
+    /// A rank's sign of life.
+    RankLease(Rank),
+    /// The next heartbeat to the ranks.
+    Adopt,
+    /// An open that waits for a load.
+    ParkedOpen(OpId),
+}
+
+/// Named figures.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    opens: u64,
+    refusals: u64,
+    hits_l1: u64,
+    hits_l2: u64,
+    cut_short: u64,
+    stored_l1: u64,
+    stored_l2: u64,
+    duplicates: u64,
+    loads: u64,
+    loads_missed: u64,
+    loads_failed: u64,
+    evicted_l1: u64,
+    evicted_l2: u64,
+    backups: u64,
+    backups_refused: u64,
+    backups_deferred: u64,
+    backups_dropped: u64,
+    backups_failed: u64,
+    forfeited: u64,
+    draft_never_ran: u64,
+    all_layers_at_end: u64,
+    expired: u64,
+    stale: u64,
+    void_entries: u64,
+    drafted: u64,
+    accepted: u64,
+}
+
+impl Index {
+    /// An index that knows nothing yet; [`Self::start`] makes it ask the ranks.
+    pub fn new(config: IndexConfig, control: Incarnation, seed: u64) -> Self {
+        let cp_size = config.cp_size();
+        let l1_pages = config.l1_physical_pages as usize * cp_size as usize;
+        let pages = l1_pages + config.l2_slots as usize * cp_size as usize;
+        Self {
+            control,
+            ids: OpIds::new(control),
+            calls: Calls::new(seed),
+            tree: PrefixTree::new(cp_size, pages),
+            salts: Salts::default(),
+            members: Members::new(cp_size),
+            recovery: Recovery::new(cp_size),
+            sessions: BTreeMap::new(),
+            ended: Ended::default(),
+            leases: BTreeMap::new(),
+            parked_opens: VecDeque::new(),
+            steps: Steps::default(),
+            backups: BTreeMap::new(),
+            parked_backups: VecDeque::new(),
+            loads: BTreeMap::new(),
+            loading: BTreeSet::new(),
+            reserving: BTreeMap::new(),
+            evicts: BTreeMap::new(),
+            flushes: BTreeMap::new(),
+            freeing: BTreeMap::new(),
+            page_holds: vec![0; l1_pages],
+            doomed: BTreeSet::new(),
+            admin_pins: BTreeMap::new(),
+            lost: BTreeSet::new(),
+            damaged_components: BTreeMap::new(),
+            l2_frees: 0,
+            events: Events::new(control, config.events_max),
+            deadlines: BTreeSet::new(),
+            tick: 0,
+            draining: false,
+            counts: Counts::default(),
+            config,
+        }
+    }
+
+    /// The tree, for tests and checks.
+    pub const fn tree(&self) -> &PrefixTree {
+        &self.tree
+    }
+
+    /// L1 pages that sessions or ops hold beside the tree, for checks that no page is lost.
+    pub fn private_pages(&self) -> Vec<PageId> {
+        let mut pages: Vec<PageId> = self.doomed.iter().copied().collect();
+        for session in self.sessions.values() {
+            pages.extend_from_slice(&session.pages[(session.committed as usize).min(session.pages.len())..]);
+            pages.extend_from_slice(&session.duplicates);
+        }
+        pages.extend(self.loads.values().flat_map(LoadOp::running_pages));
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+
+    /// Ops and sessions that have not ended.
+    pub fn in_flight(&self) -> usize {
+        self.sessions.len()
+            + self.backups.len()
+            + self.loads.len()
+            + self.evicts.values().filter(|e| e.runs()).count()
+            + self.freeing.len()
+            + self.reserving.len()
+    }
+
+    fn request(&mut self, now: Time, from: &Sender, request: Request, out: &mut Vec<Effect>) {
+        if from.control != Incarnation::default()
+            && from.control != self.control
+            && !matches!(request, Request::Register(_))
+        {
+            let refusal = crate::protocol::NewIncarnation { old: from.control, new: self.control };
+            return self.refuse(from, refusal.into(), out);
+        }
+        let done = match request {
+            Request::Register(msg) => self.register(now, from, msg, out),
+            Request::Probe(msg) => self.probe(from, &msg, out),
+            Request::Open(msg) => self.open(now, from, msg, out),
+            Request::Extend(msg) => self.extend(now, from, msg, out),
+            Request::Step(msg) => self.step(now, from, msg, out),
+            Request::Close(msg) => self.close(now, from, msg, out),
+            Request::Abort(msg) => self.abort(now, from, &msg, out),
+            Request::Heartbeat(msg) => {
+                self.renew(now, msg.engine);
+                reply(from.reply.clone(), from.op, Done { control: self.control }, out);
+                Ok(())
+            }
+            Request::Flush(msg) => self.flush(now, from, &msg, out),
+            Request::Pin(msg) => self.pin(from, &msg, out),
+            Request::Drain(msg) => {
+                self.draining = msg.on;
+                let (sessions, ops) = (self.sessions.len() as u32, self.in_flight() as u32);
+                reply(from.reply.clone(), from.op, crate::protocol::Drained { sessions, ops }, out);
+                Ok(())
+            }
+            Request::Status(_) => {
+                let counters = self.counters().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+                reply(from.reply.clone(), from.op, StatusIs { counters }, out);
+                Ok(())
+            }
+            Request::Replay(msg) => {
+                reply(from.reply.clone(), from.op, self.events.replay(msg.from, msg.limit), out);
+                Ok(())
+            }
+        };
+        if let Err(refusal) = done {
+            self.refuse(from, refusal, out);
+        }
+    }
+
+    fn news(&mut self, now: Time, from: &Sender, news: IndexNews, out: &mut Vec<Effect>) {
+        if let Address::Rank(rank) = from.address {
+            if !matches!(news, IndexNews::RankHello(_)) && !self.members.is_current(rank, from.incarnation) {
+                self.counts.stale += 1;
+                return;
+            }
+        }
+        let op = from.op;
+        match news {
+            IndexNews::Reserved(msg) => self.reserved(now, op, msg.pages.0, out),
+            IndexNews::Short(msg) => self.short(now, op, msg.short, out),
+            IndexNews::Freed(_) => self.freed(now, op, out),
+            IndexNews::Restored(msg) => self.restored(now, op, msg.part, out),
+            IndexNews::Whose(_) => {
+                let mine = self.ids.has_drawn(op);
+                let msg = crate::protocol::WhoseIs { mine };
+                out.push(Effect::Send { to: Outgoing::Allocator(msg.into()), op, trace: None });
+            }
+            IndexNews::Evict(msg) => self.evict(now, op, &msg, out),
+            IndexNews::BackupRefused(msg) => self.backup_refused(now, op, &msg.short, out),
+            IndexNews::BackupComplete(msg) => self.backup_complete(now, op, msg.slots.0, out),
+            IndexNews::BackupFailed(_) => self.backup_failed(now, op, out),
+            IndexNews::LoadStarted(msg) => self.load_started(now, op, msg, out),
+            IndexNews::LoadMissed(_) => self.load_missed(now, op, out),
+            IndexNews::LoadBusy(msg) => self.load_busy(now, op, msg.bound, out),
+            IndexNews::LoadEnded(msg) => self.load_ended(now, op, msg.ok, out),
+            IndexNews::OpSettled(_) => self.op_settled(op),
+            IndexNews::RankHello(msg) => self.rank_hello(now, from, msg, out),
+            IndexNews::InventoryPart(msg) => self.inventory_part(now, from, msg, out),
+            IndexNews::Attached(msg) => self.attached(now, from, msg, out),
+            IndexNews::AttachRefused(msg) => self.attach_refused(from, msg, out),
+            IndexNews::Passed(msg) => self.passed(now, from, msg, out),
+            IndexNews::Damaged(msg) => self.damaged(now, from, &msg, out),
+            IndexNews::Rejected(_) => self.rejected(from, out),
+        }
+    }
+
+    /// Something we asked for broke the rules of its receiver: the call ends, the fault is counted.
+    fn rejected(&mut self, from: &Sender, out: &mut Vec<Effect>) {
+        out.push(Effect::Mark { op: from.op, name: "index.rejected", value: 1 });
+        if self.recovery.is_adopting_rows(from.op) {
+            self.calls.answered((from.op, CALL));
+            self.rows_rejected(from.op);
+        }
+    }
+
+    fn refuse(&mut self, from: &Sender, refusal: Refusal, out: &mut Vec<Effect>) {
+        self.counts.refusals += 1;
+        reply(from.reply.clone(), from.op, refusal, out);
+    }
+
+    /// A verdict is carried out, a ring slot is taken back, or a rank's life is known.
+    fn op_settled(&mut self, op: OpId) {
+        if !self.backup_settled(op) && !self.ring_released(op) {
+            self.calls.answered((op, CALL));
+        }
+    }
+
+    fn renew(&mut self, now: Time, engine: Incarnation) {
+        if let Some(until) = self.leases.get_mut(&engine) {
+            self.deadlines.remove(&(*until, Due::Lease(engine)));
+            *until = now.plus_ms(self.config.lease_ms);
+            self.deadlines.insert((*until, Due::Lease(engine)));
+        }
+    }
+
+    /// Room may have come, or something another op waited for may have ended.
+    fn settle(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.drop_lost(now, out);
+        self.retry_parked_backups(now, out);
+        self.answer_flushes(out);
+    }
+}
+
+impl Machine for Index {
+    type In = IndexIn;
+
+    fn handle(&mut self, now: Time, from: &Sender, msg: IndexIn, out: &mut Vec<Effect>) {
+        match msg {
+            IndexIn::Request(request) => self.request(now, from, request, out),
+            IndexIn::News(news) => self.news(now, from, news, out),
+        }
+        self.settle(now, out);
+    }
+
+    fn wake(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.calls.wake(now, out);
+        while let Some((at, due)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
+            self.deadlines.remove(&(at, due));
+            match due {
+                Due::Lease(engine) => self.lease_ran_out(now, engine, out),
+                Due::RankLease(rank) => self.members.silence(rank),
+                Due::Adopt => self.adopt_all(now, out),
+                Due::ParkedOpen(op) => self.parked_open_expired(op, out),
+            }
+        }
+        self.settle(now, out);
+    }
+
+    fn next_deadline(&self) -> Option<(Time, &'static str)> {
+        let due = self.deadlines.first().map(|(at, due)| {
+            let why = match due {
+                Due::Lease(_) => "lease of an engine",
+                Due::RankLease(_) => "lease of a rank",
+                Due::Adopt => "heartbeat to ranks",
+                Due::ParkedOpen(_) => "open waiting for a load",
+            };
+            (*at, why)
+        });
+        [due, self.calls.next_deadline().map(|at| (at, "repeat"))].into_iter().flatten().min()
+    }
+
+    fn resync(&mut self, now: Time, peer: Address, out: &mut Vec<Effect>) {
+        self.calls.resync(now, peer, out);
+    }
+
+    fn check_invariants(&self) {
+        self.tree.check_invariants();
+        for (id, session) in &self.sessions {
+            assert_eq!(session.committed == 0, session.tail.is_none(), "{id:?}: a committed path has a tail");
+            assert!(session.committed as usize <= session.pages.len(), "{id:?}: committed beyond its pages");
+            assert!(session.computed_tokens <= session.frontier_tokens, "{id:?}: computed ahead of its steps");
+            if let Some(tail) = session.tail {
+                assert!(self.tree.page(tail).l1.is_some(), "{id:?}: its tail has no L1 copy");
+            }
+        }
+        for node in &self.loading {
+            assert!(self.tree.page(*node).l2.is_some(), "{node:?} is loaded from nowhere");
+        }
+        for page in &self.doomed {
+            assert!(self.page_holds[page.0 as usize] > 0, "{page:?} waits for no op");
+        }
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let resident = |tier| (0..self.config.cp_size()).map(|r| self.tree.counts(tier, Rank(r)).resident()).sum();
+        let c = &self.counts;
+        vec![
+            ("index.opens", c.opens),
+            ("index.refusals", c.refusals),
+            ("index.hits_l1", c.hits_l1),
+            ("index.hits_l2", c.hits_l2),
+            ("index.cut_short", c.cut_short),
+            ("index.stored_l1", c.stored_l1),
+            ("index.stored_l2", c.stored_l2),
+            ("index.duplicates", c.duplicates),
+            ("index.loads", c.loads),
+            ("index.loads_missed", c.loads_missed),
+            ("index.loads_failed", c.loads_failed),
+            ("index.evicted_l1", c.evicted_l1),
+            ("index.evicted_l2", c.evicted_l2),
+            ("index.backups", c.backups),
+            ("index.backups_refused", c.backups_refused),
+            ("index.backups_deferred", c.backups_deferred),
+            ("index.backups_dropped", c.backups_dropped),
+            ("index.backups_failed", c.backups_failed),
+            ("index.forfeited", c.forfeited),
+            ("index.draft_never_ran", c.draft_never_ran),
+            ("index.all_layers_at_end", c.all_layers_at_end),
+            ("index.expired", c.expired),
+            ("index.stale", c.stale),
+            ("index.void_entries", c.void_entries),
+            ("index.drafted", c.drafted),
+            ("index.accepted", c.accepted),
+            ("index.repeats", self.calls.repeats()),
+            ("index.sessions", self.sessions.len() as u64),
+            ("index.in_flight", self.in_flight() as u64),
+            ("index.parked_backups", self.parked_backups.len() as u64),
+            ("index.cached_l1", resident(Tier::L1)),
+            ("index.cached_l2", resident(Tier::L2)),
+            ("index.private_l1", self.private_pages().len() as u64),
+            ("index.memory_bytes", self.tree.memory_bytes() as u64),
+            ("index.serving", u64::from(self.is_serving())),
+        ]
+    }
+}
+
+/// Answers a request, if somebody waits for the answer.
+fn reply(to: Option<ReplyTo>, op: OpId, answer: impl Into<Answer>, out: &mut Vec<Effect>) {
+    if let Some(to) = to {
+        out.push(Effect::Reply { to, op, answer: answer.into() });
+    }
+}
+
+/// Roots of keys, named by a number that fits a tree entry.
+#[derive(Debug, Default)]
+struct Salts {
+    ids: BTreeMap<Key, SaltId>,
+    keys: Vec<Key>,
+}
+
+impl Salts {
+    fn get(&self, salt: Key) -> Option<SaltId> {
+        self.ids.get(&salt).copied()
+    }
+
+    fn intern(&mut self, salt: Key) -> Result<SaltId, Refusal> {
+        if let Some(id) = self.get(salt) {
+            return Ok(id);
+        }
+        if self.keys.len() == SALTS_MAX {
+            return Err(crate::protocol::TooLarge::new("salts", SALTS_MAX as u64 + 1, SALTS_MAX as u64).into());
+        }
+        let id = SaltId(self.keys.len() as u32);
+        self.ids.insert(salt, id);
+        self.keys.push(salt);
+        Ok(id)
+    }
+
+    fn key(&self, id: SaltId) -> Key {
+        self.keys[id.0 as usize]
+    }
+}
+
+/// Calls of an op that has only one.
+const CALL: u16 = 0;
+/// Calls of an op to rank `n` are this and `n`.
+const CALL_RANK: u16 = 64;
+/// Different tenants or models of one group.
+const SALTS_MAX: usize = 1 << 20;
+/// Where a slot stands in the tree or on its way there.
+type Placed = (Rank, HostSlot);
+/// Trace of ops that nobody asked for.
+const NO_TRACE: Trace = None;

@@ -153,6 +153,8 @@ wire! {
         pub keys: Keys,
         /// Position of the first of `keys`.
         pub first_key: u32,
+        /// The final status of the session's load has been read: its ring slot may be used again.
+        pub load_read: bool = default,
     }
     /// One forward, sent before its launch by one rank of the engine.
     pub struct Step {
@@ -171,6 +173,8 @@ wire! {
         pub number: u64,
         /// Backup ops scheduled for it.
         pub backups: Vec<OpId>,
+        /// Sessions named by it that had ended or whose load had failed: nothing of theirs counts.
+        pub void: Vec<OpId> = default,
     }
     /// A track has finished layers, from an engine that cannot write words.
     pub struct LayerReady {

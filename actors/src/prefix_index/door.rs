@@ -1,0 +1,525 @@
+//! `open`, `extend`, `probe` and `pin`: what a request gets before it computes.
+
+use super::session::{Extending, Opening, Phase, Session};
+use super::tree::{Match, NodeId, PathError, SaltId};
+use super::{CALL, Due, Index, reply};
+use crate::allocator::owners::zigzag;
+use crate::machine::{Effect, Sender};
+use crate::protocol::{
+    AllocatorIn, Busy, ComponentMissing, Expired, Extend, Extended, Gap, Key, KeyConflict, LoadTicket, Malformed, OpId,
+    Open, Opened, OutOfPages, Outgoing, Owners, PageId, Pages, Pin, Pinned, Probe, Probed, Refusal, Reserve, Tier,
+    Time, TooLarge, Unknown, WrongState,
+};
+
+/// An open whose path runs through a running load.
+#[derive(Debug)]
+pub(super) struct ParkedOpen {
+    from: Sender,
+    msg: Open,
+    until: Time,
+    load: OpId,
+}
+
+impl Index {
+    pub(super) fn open(&mut self, now: Time, from: &Sender, msg: Open, out: &mut Vec<Effect>) -> Result<(), Refusal> {
+        if let Some(session) = self.sessions.get_mut(&from.op) {
+            if session.tenant != msg.tenant {
+                return Err(Unknown::new("session", from.op).into());
+            }
+            match (&mut session.phase, &session.opened) {
+                (Phase::Opening(opening), _) => opening.reply.clone_from(&from.reply),
+                (Phase::Open { .. }, Some(answer)) => reply(from.reply.clone(), from.op, answer.clone(), out),
+                (Phase::Open { .. } | Phase::Ending(_), _) => return Err(WrongState::new(from.op, "ending").into()),
+            }
+            return Ok(());
+        }
+        if self.ended.get(from.op).is_some() {
+            return Err(WrongState::new(from.op, "ended").into());
+        }
+        self.check_open(from, &msg)?;
+        if let Some(parked) = self.parked_opens.iter_mut().find(|parked| parked.from.op == from.op) {
+            parked.from.reply.clone_from(&from.reply);
+            return Ok(());
+        }
+        let salt = self.salts.intern(msg.salt)?;
+        self.tree.validate_path(salt, None, &msg.keys.0).map_err(|error| self.path_refusal(error, msg.salt))?;
+        self.match_and_begin(now, from, msg, salt, out)
+    }
+
+    fn check_open(&self, from: &Sender, msg: &Open) -> Result<(), Refusal> {
+        let page = self.config.page_tokens();
+        if !self.is_serving() {
+            return Err(self.busy("recovery", 0));
+        }
+        if !self.members.knows_engine(from.incarnation) {
+            return Err(Unknown::new("engine", from.incarnation).into());
+        }
+        if self.draining {
+            return Err(WrongState::new("group", "draining").into());
+        }
+        if msg.tenant.is_empty() || msg.tenant.len() > TENANT_BYTES_MAX {
+            return Err(Malformed::new("tenant", &msg.tenant, format_args!("1..={TENANT_BYTES_MAX} bytes")).into());
+        }
+        if msg.keys.0.len() as u64 > u64::from(msg.tokens / page) {
+            let limit = format!("{} full pages of {} tokens", msg.tokens / page, msg.tokens);
+            return Err(Malformed::new("keys", msg.keys.0.len(), limit).into());
+        }
+        let wanted = u64::from(msg.tokens.div_ceil(page)).max(u64::from(msg.reserve_tokens.div_ceil(page)));
+        if wanted > u64::from(self.config.request_pages_max) {
+            return Err(TooLarge::new("pages", wanted, self.config.request_pages_max.into()).into());
+        }
+        self.check_owners(&msg.owners.0)?;
+        if self.sessions.len() >= self.config.sessions_max as usize {
+            return Err(self.busy("sessions", self.config.sessions_max));
+        }
+        Ok(())
+    }
+
+    fn check_owners(&self, owners: &[u8]) -> Result<(), Refusal> {
+        match owners.iter().find(|owner| **owner >= self.config.cp_size()) {
+            Some(owner) => Err(Malformed::new("owners", owner, format_args!("0..{}", self.config.cp_size())).into()),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn busy(&self, queue: &str, bound: u32) -> Refusal {
+        Busy { queue: queue.to_owned(), bound: bound.into(), retry_ms: self.config.retry_ms }.into()
+    }
+
+    /// Matches, or parks behind a load that runs on the path, and asks for the pages of the first chunk.
+    fn match_and_begin(
+        &mut self,
+        now: Time,
+        from: &Sender,
+        msg: Open,
+        salt: SaltId,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        let mut nodes = Vec::new();
+        let found = self.matched(&msg, salt, &mut nodes);
+        if let Some(load) = nodes.get(found.l1 as usize).and_then(|node| self.load_of(*node)) {
+            return self.park(now, from, msg, load);
+        }
+        if found.cut_short.is_some() {
+            self.counts.cut_short += 1;
+        }
+        self.counts.opens += 1;
+        self.tick += 1;
+        for node in &nodes {
+            self.tree.touch(*node, self.tick);
+        }
+        if msg.priority > 0 {
+            for node in &nodes {
+                let priority = self.tree.page(*node).priority.max(msg.priority);
+                self.tree.set_priority(*node, priority);
+            }
+        }
+        self.pin_path(&found, &nodes)?;
+        let hits = nodes[..found.l1 as usize].iter();
+        let pages = hits.filter_map(|node| self.tree.page(*node).l1).collect::<Vec<PageId>>();
+        assert_eq!(pages.len(), found.l1 as usize, "an L1 hit has an L1 page");
+        let hit_tokens = found.l1 * self.config.page_tokens();
+        let op = self.ids.draw();
+        let opening = Opening {
+            op,
+            reply: from.reply.clone(),
+            l1: found.l1,
+            reserve_tokens: msg.reserve_tokens,
+            owners: msg.owners.0,
+        };
+        let session = Session {
+            tenant: msg.tenant,
+            salt,
+            engine: from.incarnation,
+            priority: msg.priority,
+            trace: from.trace.clone(),
+            tick: self.tick,
+            keys: msg.keys.0,
+            pages,
+            committed: found.l1,
+            tail: found.last_l1,
+            l2_pin: self.l2_tail(&found, &nodes),
+            duplicates: Vec::new(),
+            frontier_tokens: hit_tokens,
+            computed_tokens: hit_tokens,
+            epoch: 0,
+            no_draft: None,
+            blocked: None,
+            backup_to: found.l1 + found.l2,
+            backups: Vec::new(),
+            load: None,
+            ring: None,
+            load_failed: false,
+            last_step: 0,
+            opened: None,
+            extended: None,
+            phase: Phase::Opening(opening),
+        };
+        self.lease(now, session.engine);
+        self.sessions.insert(from.op, session);
+        if found.l2 > 0 {
+            self.begin_load(now, from.op, op, &nodes[found.l1 as usize..], out);
+        } else {
+            self.reserve_first_chunk(now, from.op, op, out);
+        }
+        self.selective_backup(now, from.op, &nodes[..found.l1 as usize], out);
+        Ok(())
+    }
+
+    /// The longest prefix that may be used: it leaves enough to compute, and ends before a rank that is silent.
+    fn matched(&self, msg: &Open, salt: SaltId, nodes: &mut Vec<NodeId>) -> Match {
+        if msg.no_match {
+            return Match::default();
+        }
+        let most = msg.tokens.saturating_sub(self.config.compute_tokens_min) / self.config.page_tokens();
+        let keys = &msg.keys.0[..msg.keys.0.len().min(most as usize)];
+        self.served(salt, keys, nodes)
+    }
+
+    fn served(&self, salt: SaltId, keys: &[Key], nodes: &mut Vec<NodeId>) -> Match {
+        let mut found = self.tree.match_into(salt, keys, nodes);
+        if !self.members.any_silent() {
+            return found;
+        }
+        let from = found.l1 as usize;
+        let silent = |node: &NodeId| self.tree.page(*node).l2.is_some_and(|(rank, _)| self.members.is_silent(rank));
+        if let Some(at) = nodes[from..].iter().position(silent) {
+            nodes.truncate(from + at);
+            found.l2 = at as u32;
+            found.last = nodes.last().copied();
+        }
+        found
+    }
+
+    /// Keeps the path: the deepest page of each tier, since its resident pages are closed under parents.
+    fn pin_path(&mut self, found: &Match, nodes: &[NodeId]) -> Result<(), Refusal> {
+        let full = |_| Refusal::from(Busy { queue: "pins".to_owned(), bound: u16::MAX.into(), retry_ms: 1_000 });
+        let l2 = self.l2_tail(found, nodes);
+        if let Some(node) = found.last_l1 {
+            self.tree.pin(node, Tier::L1).map_err(full)?;
+        }
+        if let Some(node) = l2 {
+            if let Err(in_use) = self.tree.pin(node, Tier::L2) {
+                if let Some(node) = found.last_l1 {
+                    self.tree.unpin(node, Tier::L1);
+                }
+                return Err(full(in_use));
+            }
+        }
+        Ok(())
+    }
+
+    /// The deepest page of the path with an L2 copy.
+    fn l2_tail(&self, found: &Match, nodes: &[NodeId]) -> Option<NodeId> {
+        if self.config.l2_slots == 0 {
+            return None;
+        }
+        if found.l2 > 0 {
+            return found.last;
+        }
+        nodes.iter().rev().copied().find(|node| self.tree.page(*node).l2.is_some())
+    }
+
+    fn park(&mut self, now: Time, from: &Sender, msg: Open, load: OpId) -> Result<(), Refusal> {
+        if self.parked_opens.len() >= self.config.parked_opens_max as usize {
+            return Err(self.busy("opens behind a load", self.config.parked_opens_max));
+        }
+        let until = now.plus_ms(from.remaining_ms.into());
+        self.deadlines.insert((until, Due::ParkedOpen(from.op)));
+        self.parked_opens.push_back(ParkedOpen { from: from.clone(), msg, until, load });
+        Ok(())
+    }
+
+    /// The load has ended: everybody who waited for it is matched again.
+    pub(super) fn unpark(&mut self, now: Time, load: OpId, out: &mut Vec<Effect>) {
+        let all = std::mem::take(&mut self.parked_opens);
+        let (again, wait): (Vec<ParkedOpen>, Vec<ParkedOpen>) = all.into_iter().partition(|p| p.load == load);
+        self.parked_opens = wait.into();
+        for parked in again {
+            self.deadlines.remove(&(parked.until, Due::ParkedOpen(parked.from.op)));
+            let from = Sender { remaining_ms: now.ms_until(parked.until) as u32, ..parked.from };
+            if let Err(refusal) = self.open(now, &from, parked.msg, out) {
+                self.refuse(&from, refusal, out);
+            }
+        }
+    }
+
+    pub(super) fn parked_open_expired(&mut self, op: OpId, out: &mut Vec<Effect>) {
+        if let Some(at) = self.parked_opens.iter().position(|parked| parked.from.op == op) {
+            if let Some(parked) = self.parked_opens.remove(at) {
+                let busy = self.busy("opens behind a load", self.config.parked_opens_max);
+                self.refuse(&parked.from, busy, out);
+            }
+        }
+    }
+
+    /// Owners of the pages behind the hits of `session`.
+    pub(super) fn chunk_owners(&self, opening: &Opening) -> Result<Vec<u8>, Refusal> {
+        let pages = opening.reserve_tokens.div_ceil(self.config.page_tokens());
+        self.owners_for(pages, &opening.owners)
+    }
+
+    fn owners_for(&self, pages: u32, wished: &[u8]) -> Result<Vec<u8>, Refusal> {
+        if wished.is_empty() {
+            let mut owners = Vec::new();
+            if zigzag(self.config.cp_size(), pages.into(), &mut owners).is_err() {
+                return Err(Malformed::new("cp_size", self.config.cp_size(), "1..=64").into());
+            }
+            return Ok(owners);
+        }
+        let wished = wished.get(..pages as usize);
+        Ok(wished.ok_or_else(|| Malformed::new("owners", "too few", format_args!("{pages} pages")))?.to_vec())
+    }
+
+    /// Asks the allocator for the pages of the first chunk, or answers at once when there are none.
+    pub(super) fn reserve_first_chunk(&mut self, now: Time, id: OpId, op: OpId, out: &mut Vec<Effect>) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let Phase::Opening(opening) = &session.phase else { return };
+        let owners = match self.chunk_owners(opening) {
+            Ok(owners) => owners,
+            Err(refusal) => return self.open_refused(id, refusal, out),
+        };
+        if owners.is_empty() {
+            return self.opened(id, Vec::new(), Vec::new(), 0, out);
+        }
+        let trace = session.trace.clone();
+        self.reserving.insert(op, id);
+        let msg = AllocatorIn::from(Reserve { tier: 1, owners: Owners(owners) });
+        self.calls.call(now, (op, CALL), Outgoing::Allocator(msg), &trace, out);
+    }
+
+    /// Pages for a session have come, for its first chunk or for an extension.
+    pub(super) fn reserved(&mut self, now: Time, op: OpId, pages: Vec<PageId>, out: &mut Vec<Effect>) {
+        if !self.calls.answered((op, CALL)) {
+            return;
+        }
+        let id = self.reserving.remove(&op);
+        let phase = id.and_then(|id| self.sessions.get_mut(&id)).map(|session| &mut session.phase);
+        match (id, phase) {
+            (Some(id), Some(Phase::Opening(_))) => self.opened(id, pages, Vec::new(), 0, out),
+            (Some(id), Some(Phase::Open { extending })) if extending.as_ref().is_some_and(|e| e.op == op) => {
+                let extending = extending.take();
+                self.extended(id, extending, pages, out);
+            }
+            // The session ended while its pages were on the way.
+            (_, Some(Phase::Opening(_) | Phase::Open { .. } | Phase::Ending(_)) | None) => {
+                self.free(now, pages, Vec::new(), super::FreeThen::Nothing, out);
+            }
+        }
+    }
+
+    pub(super) fn short(&mut self, _now: Time, op: OpId, short: Vec<u32>, out: &mut Vec<Effect>) {
+        if !self.calls.answered((op, CALL)) {
+            return;
+        }
+        let Some(id) = self.reserving.remove(&op) else { return };
+        let refusal = Refusal::from(OutOfPages { short, retry_ms: self.config.retry_ms });
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        match &mut session.phase {
+            Phase::Opening(_) => self.open_refused(id, refusal, out),
+            Phase::Open { extending } => {
+                if let Some(extending) = extending.take() {
+                    self.counts.refusals += 1;
+                    reply(extending.reply, extending.asked, refusal, out);
+                }
+            }
+            Phase::Ending(_) => {}
+        }
+    }
+
+    /// The session runs: `pages` are loaded ones, if any, then the first chunk.
+    pub(super) fn opened(
+        &mut self,
+        id: OpId,
+        pages: Vec<PageId>,
+        load: Vec<LoadTicket>,
+        l2_hit: u32,
+        out: &mut Vec<Effect>,
+    ) {
+        let (lease_ms, control) = (self.config.lease_ms, self.control);
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let Phase::Opening(opening) = std::mem::replace(&mut session.phase, Phase::Open { extending: None }) else {
+            return;
+        };
+        session.pages.extend(pages);
+        let l1_hit = opening.l1;
+        let answer = Opened { control, lease_ms, l1_hit, l2_hit, pages: Pages(session.pages.clone()), load };
+        self.counts.hits_l1 += u64::from(l1_hit);
+        self.counts.hits_l2 += u64::from(l2_hit);
+        out.push(Effect::Mark { op: id, name: "open.l1_hit_pages", value: l1_hit.into() });
+        out.push(Effect::Mark { op: id, name: "open.l2_hit_pages", value: l2_hit.into() });
+        session.opened = Some(answer.clone().into());
+        reply(opening.reply, id, answer, out);
+    }
+
+    /// The session never ran: what it pinned is let go.
+    pub(super) fn open_refused(&mut self, id: OpId, refusal: Refusal, out: &mut Vec<Effect>) {
+        let Some(session) = self.sessions.remove(&id) else { return };
+        self.unpin_path(session.tail, session.l2_pin);
+        self.drop_lease_if_last(session.engine);
+        if let Phase::Opening(opening) = session.phase {
+            self.counts.refusals += 1;
+            reply(opening.reply, id, refusal, out);
+        }
+    }
+
+    pub(super) fn unpin_path(&mut self, l1: Option<NodeId>, l2: Option<NodeId>) {
+        if let Some(node) = l1 {
+            self.tree.unpin(node, Tier::L1);
+        }
+        if let Some(node) = l2 {
+            self.tree.unpin(node, Tier::L2);
+        }
+    }
+
+    fn lease(&mut self, now: Time, engine: crate::protocol::Incarnation) {
+        if !self.leases.contains_key(&engine) {
+            let until = now.plus_ms(self.config.lease_ms);
+            self.leases.insert(engine, until);
+            self.deadlines.insert((until, Due::Lease(engine)));
+        }
+        self.renew(now, engine);
+    }
+
+    pub(super) fn drop_lease_if_last(&mut self, engine: crate::protocol::Incarnation) {
+        if self.sessions.values().any(|session| session.engine == engine) {
+            return;
+        }
+        if let Some(until) = self.leases.remove(&engine) {
+            self.deadlines.remove(&(until, Due::Lease(engine)));
+        }
+    }
+
+    /// The session of a request, if it is this tenant's and runs.
+    pub(super) fn running(&mut self, id: OpId, tenant: &str) -> Result<&mut Session, Refusal> {
+        let lease_ms = self.config.lease_ms;
+        let session = self.sessions.get_mut(&id).filter(|session| session.tenant == tenant);
+        let session = session.ok_or_else(|| Refusal::from(Unknown::new("session", id)))?;
+        match &session.phase {
+            Phase::Open { .. } => Ok(session),
+            Phase::Opening(_) => Err(WrongState::new(id, "opening").into()),
+            Phase::Ending(ending) if ending.how == super::session::How::Expired => {
+                Err(Expired { session: id, lease_ms }.into())
+            }
+            Phase::Ending(_) => Err(WrongState::new(id, "ending").into()),
+        }
+    }
+
+    pub(super) fn extend(
+        &mut self,
+        now: Time,
+        from: &Sender,
+        msg: Extend,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        self.check_owners(&msg.owners.0)?;
+        let (page, most) = (self.config.page_tokens(), self.config.request_pages_max);
+        let session = self.running(msg.session, &msg.tenant)?;
+        if let Some((_, first, pages)) = session.extended.filter(|(op, ..)| *op == from.op) {
+            let pages = session.pages[first as usize..(first + pages) as usize].to_vec();
+            reply(from.reply.clone(), from.op, Extended { pages: Pages(pages) }, out);
+            return Ok(());
+        }
+        let held = session.pages.len() as u32;
+        let trace = session.trace.clone();
+        if let Phase::Open { extending: Some(extending) } = &mut session.phase {
+            if extending.asked != from.op {
+                return Err(WrongState::new(msg.session, "extending").into());
+            }
+            extending.reply.clone_from(&from.reply);
+            return Ok(());
+        }
+        if msg.first != held {
+            return Err(Gap { expected: held.into(), got: msg.first.into() }.into());
+        }
+        let pages = msg.tokens.div_ceil(page);
+        if pages == 0 {
+            return Err(Malformed::new("tokens", msg.tokens, "1 or more").into());
+        }
+        if u64::from(held) + u64::from(pages) > most.into() {
+            return Err(TooLarge::new("pages", u64::from(held) + u64::from(pages), most.into()).into());
+        }
+        let owners = self.owners_for(pages, &msg.owners.0)?;
+        let op = self.ids.draw();
+        let session = self.running(msg.session, &msg.tenant)?;
+        session.phase =
+            Phase::Open { extending: Some(Extending { asked: from.op, op, reply: from.reply.clone(), pages }) };
+        self.reserving.insert(op, msg.session);
+        let ask = AllocatorIn::from(Reserve { tier: 1, owners: Owners(owners) });
+        self.calls.call(now, (op, CALL), Outgoing::Allocator(ask), &trace, out);
+        Ok(())
+    }
+
+    fn extended(&mut self, id: OpId, extending: Option<Extending>, pages: Vec<PageId>, out: &mut Vec<Effect>) {
+        let Some(extending) = extending else { return };
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        assert_eq!(pages.len(), extending.pages as usize, "a reservation has the pages asked for");
+        session.extended = Some((extending.asked, session.pages.len() as u32, extending.pages));
+        session.pages.extend(&pages);
+        reply(extending.reply, extending.asked, Extended { pages: Pages(pages) }, out);
+    }
+
+    pub(super) fn probe(&mut self, from: &Sender, msg: &Probe, out: &mut Vec<Effect>) -> Result<(), Refusal> {
+        if msg.tenant.is_empty() {
+            return Err(Malformed::new("tenant", "", "1 or more bytes").into());
+        }
+        let found = match self.salts.get(msg.salt) {
+            Some(salt) => self.served(salt, &msg.keys.0, &mut Vec::new()),
+            None => Match::default(),
+        };
+        reply(from.reply.clone(), from.op, Probed { l1: found.l1, l2: found.l2 }, out);
+        Ok(())
+    }
+
+    pub(super) fn pin(&mut self, from: &Sender, msg: &Pin, out: &mut Vec<Effect>) -> Result<(), Refusal> {
+        let Some(name) = msg.keys.0.last().copied() else {
+            return Err(Malformed::new("keys", "none", "1 or more").into());
+        };
+        if !msg.on {
+            let (l1, l2) = self.admin_pins.remove(&name).ok_or_else(|| Unknown::new("pin", name))?;
+            self.unpin_path(l1, l2);
+            reply(from.reply.clone(), from.op, Pinned { l1: 0, l2: 0 }, out);
+            return Ok(());
+        }
+        let salt = self.salts.get(msg.salt).ok_or_else(|| Unknown::new("salt", msg.salt))?;
+        let mut nodes = Vec::new();
+        let found = self.served(salt, &msg.keys.0, &mut nodes);
+        if let Some(node) = found.cut_short {
+            let component = self.damaged_component(node);
+            return Err(ComponentMissing { key: self.tree.page(node).key, component }.into());
+        }
+        if !self.admin_pins.contains_key(&name) {
+            if self.admin_pins.len() >= ADMIN_PINS_MAX {
+                return Err(self.busy("pins", ADMIN_PINS_MAX as u32));
+            }
+            self.pin_path(&found, &nodes)?;
+            self.admin_pins.insert(name, (found.last_l1, self.l2_tail(&found, &nodes)));
+        }
+        let l2 = nodes.iter().filter(|node| self.tree.page(**node).l2.is_some()).count() as u32;
+        reply(from.reply.clone(), from.op, Pinned { l1: found.l1, l2 }, out);
+        Ok(())
+    }
+
+    pub(super) fn path_refusal(&self, error: PathError, salt: Key) -> Refusal {
+        match error {
+            PathError::Repeated { key } => {
+                let (known, got) = ("earlier in the path".to_owned(), "again".to_owned());
+                KeyConflict { key, what: "repeated".to_owned(), known, got }.into()
+            }
+            PathError::KeyConflict { key, known } => {
+                let known_salt = self.salts.key(known.salt);
+                let (what, known, got) = if known_salt == salt {
+                    ("parent", format!("{:?} at position {}", known.parent, known.position), "another place".to_owned())
+                } else {
+                    ("salt", format!("{known_salt:?}"), format!("{salt:?}"))
+                };
+                KeyConflict { key, what: what.to_owned(), known, got }.into()
+            }
+        }
+    }
+}
+
+/// Longest tenant name.
+const TENANT_BYTES_MAX: usize = 256;
+/// Most pins by operators.
+const ADMIN_PINS_MAX: usize = 4_096;

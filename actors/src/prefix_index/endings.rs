@@ -1,0 +1,239 @@
+//! How sessions end: `close`, `abort`, a lease that runs out, an engine that dies. Pages are let go once
+//! nothing the engine has launched can still read or write them.
+
+use super::session::{Ending, How, Phase, Session};
+use super::{FreeThen, Index, reply};
+use crate::machine::{Effect, Sender};
+use crate::protocol::{
+    Abort, Answer, Close, Closed, Done, Expired, Incarnation, OpId, PageId, Refusal, Tier, Time, Unknown, WrongState,
+};
+
+impl Index {
+    pub(super) fn close(&mut self, now: Time, from: &Sender, msg: Close, out: &mut Vec<Effect>) -> Result<(), Refusal> {
+        if self.answer_ended(from, msg.session, &msg.tenant, How::Closed, out)? {
+            return Ok(());
+        }
+        self.check_late_keys(msg.session, msg.first_key, &msg.keys.0)?;
+        let session = self.running(msg.session, &msg.tenant)?;
+        session.add_keys(msg.first_key, &msg.keys.0);
+        self.counts.drafted += msg.drafted;
+        self.counts.accepted += msg.accepted;
+        self.end(now, msg.session, How::Closed, Some(msg.last_step), from, out);
+        Ok(())
+    }
+
+    pub(super) fn abort(
+        &mut self,
+        now: Time,
+        from: &Sender,
+        msg: &Abort,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        if self.answer_ended(from, msg.session, &msg.tenant, How::Aborted, out)? {
+            return Ok(());
+        }
+        self.end(now, msg.session, How::Aborted, Some(msg.last_step), from, out);
+        Ok(())
+    }
+
+    /// Answers for a session that has ended or is ending already; `false` when it runs.
+    fn answer_ended(
+        &mut self,
+        from: &Sender,
+        id: OpId,
+        tenant: &str,
+        how: How,
+        out: &mut Vec<Effect>,
+    ) -> Result<bool, Refusal> {
+        let lease_ms = self.config.lease_ms;
+        if let Some((answer, ended)) = self.ended.get(id) {
+            if *ended == How::Expired {
+                return Err(Expired { session: id, lease_ms }.into());
+            }
+            reply(from.reply.clone(), from.op, answer.clone(), out);
+            return Ok(true);
+        }
+        let session = self.sessions.get_mut(&id).filter(|session| session.tenant == tenant);
+        let session = session.ok_or_else(|| Refusal::from(Unknown::new("session", id)))?;
+        match &mut session.phase {
+            Phase::Opening(_) if how == How::Closed => Err(WrongState::new(id, "opening").into()),
+            Phase::Opening(_) | Phase::Open { .. } => Ok(false),
+            Phase::Ending(ending) if ending.how == How::Expired => {
+                // The engine names the step behind which nothing of this session runs.
+                if how == How::Closed {
+                    return Err(Expired { session: id, lease_ms }.into());
+                }
+                Ok(false)
+            }
+            Phase::Ending(ending) => {
+                ending.reply.clone_from(&from.reply);
+                Ok(true)
+            }
+        }
+    }
+
+    fn end(&mut self, now: Time, id: OpId, how: How, last_step: Option<u64>, from: &Sender, out: &mut Vec<Effect>) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let ending = Phase::Ending(Ending { last_step, reply: from.reply.clone(), how });
+        let phase = std::mem::replace(&mut session.phase, ending);
+        if let Phase::Opening(opening) = phase {
+            let refusal = Refusal::from(WrongState::new(id, "aborted"));
+            reply(opening.reply, id, refusal, out);
+        } else if let Phase::Open { extending: Some(extending) } = phase {
+            let refusal = Refusal::from(WrongState::new(id, "ending"));
+            reply(extending.reply, extending.asked, refusal, out);
+        }
+        self.finish_drained(now, out);
+    }
+
+    /// Ends every session whose last step has been heard and has passed on all ranks.
+    pub(super) fn finish_drained(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let passed = self.members.passed_everywhere();
+        let done = |session: &Session| match &session.phase {
+            Phase::Ending(ending) => {
+                let named = ending.last_step.map(|named| named.max(session.last_step));
+                named.is_some_and(|step| step <= passed && self.steps.heard(step))
+            }
+            Phase::Opening(_) | Phase::Open { .. } => false,
+        };
+        let ids: Vec<OpId> = self.sessions.iter().filter(|(_, session)| done(session)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.finish(now, id, out);
+        }
+    }
+
+    fn finish(&mut self, now: Time, id: OpId, out: &mut Vec<Effect>) {
+        if self.sessions.get(&id).is_some_and(|session| ends_by(session) == How::Closed) {
+            self.advance(now, id, out);
+        }
+        let Some(session) = self.sessions.get(&id) else { return };
+        let answer = match ends_by(session) {
+            How::Closed => self.closed(session).into(),
+            How::Aborted | How::Expired | How::Died => Answer::from(Done { control: self.control }),
+        };
+        if let How::Closed = ends_by(session) {
+            self.backup_missing(now, id, out);
+        }
+        self.remove_session(now, id, answer, out);
+    }
+
+    /// What became of the pages of a session that closes.
+    fn closed(&self, session: &Session) -> Closed {
+        let full = session.computed_tokens / self.config.page_tokens();
+        let uncached = full.saturating_sub(session.committed);
+        let reason = match uncached {
+            0 => "",
+            _ if session.load_failed => "step_failed",
+            _ if session.blocked.is_some() => session.blocked.unwrap_or_default(),
+            _ if session.no_draft.is_some_and(|first| first <= session.committed) => "draft_never_ran",
+            _ if session.keys.len() as u32 <= session.committed => "no_key",
+            _ => "not_computed",
+        };
+        let (mut l2_pages, mut at) = (0, session.tail);
+        while let Some(node) = at {
+            let view = self.tree.page(node);
+            if view.l2.is_some() {
+                l2_pages = view.position + 1;
+                break;
+            }
+            at = view.parent;
+        }
+        Closed {
+            l1_pages: session.committed,
+            l2_pages,
+            pending: session.backups.len() as u32,
+            duplicates: session.duplicates.len() as u32,
+            uncached,
+            reason: reason.to_owned(),
+        }
+    }
+
+    fn remove_session(&mut self, now: Time, id: OpId, answer: Answer, out: &mut Vec<Effect>) {
+        let Some(mut session) = self.sessions.remove(&id) else { return };
+        if session.no_draft.is_some() {
+            self.counts.draft_never_ran += 1;
+        }
+        self.unpin_path(session.tail, session.l2_pin);
+        // Pages of a running load belong to the load until it ends.
+        let loading = match session.load {
+            Some(load) if self.load_is_running(load) => self.load_pages(load),
+            Some(_) | None => 0,
+        };
+        let mut own: Vec<PageId> =
+            session.pages.split_off((session.committed as usize + loading).min(session.pages.len()));
+        own.append(&mut session.duplicates);
+        let (reply_to, how) = match session.phase {
+            Phase::Ending(ending) => (ending.reply, ending.how),
+            Phase::Opening(_) | Phase::Open { .. } => (None, How::Died),
+        };
+        reply(reply_to, id, answer.clone(), out);
+        self.ended.put(now, id, answer, how);
+        self.give_up(now, own, out);
+        if let Some(ring) = session.ring {
+            self.release_ring(now, ring, out);
+        }
+        self.drop_lease_if_last(session.engine);
+        for (op, ..) in session.backups {
+            self.settle_backup(now, op, out);
+        }
+    }
+
+    /// Frees pages that nobody holds and dooms those that an op still reads.
+    pub(super) fn give_up(&mut self, now: Time, pages: Vec<PageId>, out: &mut Vec<Effect>) {
+        let (held, free): (Vec<_>, Vec<_>) = pages.into_iter().partition(|page| self.page_holds[page.0 as usize] > 0);
+        self.doomed.extend(held);
+        self.free(now, free, Vec::new(), FreeThen::Nothing, out);
+    }
+
+    /// No sign of life for a whole lease: nothing of this engine's sessions is served any more, and what they
+    /// only read is let go. What they could write drains until the engine speaks or its death is proven.
+    pub(super) fn lease_ran_out(&mut self, _now: Time, engine: Incarnation, out: &mut Vec<Effect>) {
+        self.leases.remove(&engine);
+        let lease_ms = self.config.lease_ms;
+        let passed = self.members.passed_everywhere();
+        for (id, session) in self.sessions.iter_mut().filter(|(_, session)| session.engine == engine) {
+            let old = match &mut session.phase {
+                Phase::Ending(_) => continue,
+                phase @ (Phase::Opening(_) | Phase::Open { .. }) => {
+                    std::mem::replace(phase, Phase::Ending(Ending { last_step: None, reply: None, how: How::Expired }))
+                }
+            };
+            self.counts.expired += 1;
+            let refusal = Refusal::from(Expired { session: *id, lease_ms });
+            match old {
+                Phase::Opening(opening) => reply(opening.reply, *id, refusal, out),
+                Phase::Open { extending: Some(extending) } => reply(extending.reply, extending.asked, refusal, out),
+                Phase::Open { extending: None } | Phase::Ending(_) => {}
+            }
+            if session.last_step <= passed && session.load.is_none() {
+                if let Some(node) = session.l2_pin.take() {
+                    self.tree.unpin(node, Tier::L2);
+                }
+            }
+        }
+    }
+
+    /// The engine is proven dead: its sessions end, and what they could write is free.
+    pub(super) fn end_sessions_of_dead_engines(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let ids: Vec<OpId> = self.sessions.keys().copied().collect();
+        for id in ids {
+            let Some(session) = self.sessions.get_mut(&id) else { continue };
+            let refusal = Refusal::from(Unknown::new("session", id));
+            let died = Phase::Ending(Ending { last_step: Some(0), reply: None, how: How::Died });
+            match std::mem::replace(&mut session.phase, died) {
+                Phase::Opening(opening) => reply(opening.reply, id, refusal, out),
+                Phase::Open { extending: Some(extending) } => reply(extending.reply, extending.asked, refusal, out),
+                Phase::Ending(ending) => reply(ending.reply, id, refusal, out),
+                Phase::Open { extending: None } => {}
+            }
+            self.remove_session(now, id, Answer::from(Done { control: self.control }), out);
+        }
+    }
+}
+
+fn ends_by(session: &Session) -> How {
+    match &session.phase {
+        Phase::Ending(ending) => ending.how,
+        Phase::Opening(_) | Phase::Open { .. } => How::Died,
+    }
+}

@@ -1,0 +1,361 @@
+//! Giving copies up: for an evictor that makes room, for an operator who flushes, for a damaged record.
+
+use super::tree::{NodeId, TakenCopy, Victim};
+use super::{CALL, Index, Placed, WritePolicy, reply};
+use crate::machine::{Effect, ReplyTo, Sender};
+use crate::protocol::{
+    AllocatorIn, Damaged, Evict, Evicted, EvictorIn, Flush, Flushed, Free, HostSlot, Key, Malformed, OpId, OpSettled,
+    Outgoing, Owners, PageId, Pages, Rank, RankIn, Refusal, Slots, Tier, Time,
+};
+
+/// An eviction that the evictor asked for; kept after its end for repeats.
+#[derive(Debug)]
+pub(super) struct EvictOp {
+    answer: Evicted,
+    /// The allocator has the pages back.
+    done: bool,
+}
+
+/// A flush that waits for the allocator.
+#[derive(Debug)]
+pub(super) struct FlushOp {
+    reply: Option<ReplyTo>,
+    op: OpId,
+    l1: u32,
+    l2: u32,
+    freed: bool,
+}
+
+/// What happens once the allocator has pages back.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FreeThen {
+    /// Nothing.
+    Nothing,
+    /// The eviction is answered.
+    Evict(OpId),
+    /// The flush is answered.
+    Flush(OpId),
+    /// L1 is open.
+    Lanes,
+}
+
+impl EvictOp {
+    pub(super) const fn runs(&self) -> bool {
+        !self.done
+    }
+}
+
+impl Index {
+    /// Gives pages back to the allocator; nothing reads or writes them.
+    pub(super) fn free(&mut self, now: Time, l1: Vec<PageId>, l2: Vec<Placed>, then: FreeThen, out: &mut Vec<Effect>) {
+        if l1.is_empty() && l2.is_empty() && matches!(then, FreeThen::Nothing) {
+            return;
+        }
+        let op = self.ids.draw();
+        let (owners, slots): (Vec<u8>, Vec<HostSlot>) = l2.into_iter().map(|(rank, slot)| (rank.0, slot)).unzip();
+        if !slots.is_empty() {
+            self.l2_frees += 1;
+        }
+        self.freeing.insert(op, then);
+        let msg = AllocatorIn::from(Free { l1: Pages(l1), l2_owners: Owners(owners), l2: Slots(slots) });
+        self.calls.call(now, (op, CALL), Outgoing::Allocator(msg), &super::NO_TRACE, out);
+    }
+
+    pub(super) fn freed(&mut self, now: Time, op: OpId, out: &mut Vec<Effect>) {
+        if !self.calls.answered((op, CALL)) {
+            return;
+        }
+        match self.freeing.remove(&op) {
+            Some(FreeThen::Nothing) | None => {}
+            Some(FreeThen::Evict(evict)) => {
+                if let Some(state) = self.evicts.get_mut(&evict) {
+                    state.done = true;
+                }
+                self.answer_evict(evict, out);
+            }
+            Some(FreeThen::Flush(flush)) => {
+                if let Some(flush) = self.flushes.get_mut(&flush) {
+                    flush.freed = true;
+                }
+            }
+            Some(FreeThen::Lanes) => self.lanes_opened(now, out),
+        }
+    }
+
+    fn answer_evict(&self, op: OpId, out: &mut Vec<Effect>) {
+        if let Some(EvictOp { answer, done: true }) = self.evicts.get(&op) {
+            let msg = Outgoing::Evictor(EvictorIn::from(answer.clone()));
+            out.push(Effect::Send { to: msg, op, trace: None });
+        }
+    }
+
+    pub(super) fn evict(&mut self, now: Time, op: OpId, msg: &Evict, out: &mut Vec<Effect>) {
+        if self.evicts.contains_key(&op) {
+            return self.answer_evict(op, out);
+        }
+        let lanes = usize::from(self.config.cp_size());
+        if msg.wants.len() != lanes {
+            out.push(Effect::Mark { op, name: "index.rejected", value: 1 });
+            return;
+        }
+        let tier = if msg.tier == 1 { Tier::L1 } else { Tier::L2 };
+        let mut wants = msg.wants.clone();
+        let mut victims = Vec::new();
+        let write_back =
+            tier == Tier::L1 && self.config.write_policy == WritePolicy::WriteBack && self.config.l2_slots > 0;
+        let (collateral, pending) = if write_back {
+            self.write_back(now, &mut wants, &mut victims, out)
+        } else {
+            (self.tree.victims(tier, &mut wants, VICTIMS_MAX, &mut victims).collateral, 0)
+        };
+        let mut freed = vec![0; lanes];
+        for victim in &victims {
+            freed[self.lane_of(victim.copy)] += 1;
+        }
+        self.evicts.insert(op, EvictOp { answer: Evicted { freed, collateral, pending }, done: false });
+        while self.evicts.len() > EVICTS_MAX {
+            let ended = self.evicts.iter().find(|(_, evict)| evict.done).map(|(op, _)| *op);
+            let Some(ended) = ended else { break };
+            self.evicts.remove(&ended);
+        }
+        if victims.is_empty() {
+            if let Some(evict) = self.evicts.get_mut(&op) {
+                evict.done = true;
+            }
+            return self.answer_evict(op, out);
+        }
+        self.give_back(now, tier, &victims, FreeThen::Evict(op), out);
+    }
+
+    fn lane_of(&self, copy: TakenCopy) -> usize {
+        match copy {
+            TakenCopy::L1(page) => page.owner(self.config.cp_size()).0.into(),
+            TakenCopy::L2(rank, _) => rank.0.into(),
+        }
+    }
+
+    fn give_back(&mut self, now: Time, tier: Tier, victims: &[Victim], then: FreeThen, out: &mut Vec<Effect>) {
+        let (mut l1, mut l2) = (Vec::new(), Vec::new());
+        for victim in victims {
+            match victim.copy {
+                TakenCopy::L1(page) => l1.push(page),
+                TakenCopy::L2(rank, slot) => l2.push((rank, slot)),
+            }
+        }
+        match tier {
+            Tier::L1 => self.counts.evicted_l1 += victims.len() as u64,
+            Tier::L2 => self.counts.evicted_l2 += victims.len() as u64,
+        }
+        self.removed(tier, victims.iter().map(|victim| victim.key).collect(), out);
+        self.free(now, l1, l2, then, out);
+    }
+
+    /// Frees L1 pages that have an L2 copy, and backs up those that have none: they go when that commits.
+    fn write_back(
+        &mut self,
+        now: Time,
+        wants: &mut [u32],
+        victims: &mut Vec<Victim>,
+        out: &mut Vec<Effect>,
+    ) -> (u32, u32) {
+        let mut pending = 0;
+        for _ in 0..VICTIMS_MAX {
+            let short = (0..).zip(wants.iter()).filter(|(_, want)| **want > 0);
+            let first = short.filter_map(|(lane, _)| self.tree.evictable(Tier::L1, Rank(lane)).next());
+            let Some(leaf) = first.min_by_key(|node| self.tree.page(*node).tick) else { break };
+            let view = self.tree.page(leaf);
+            if view.l2.is_some() {
+                let page = self.tree.clear_l1(leaf);
+                let lane = usize::from(page.owner(self.config.cp_size()).0);
+                wants[lane] = wants[lane].saturating_sub(1);
+                let (is_elsewhere, is_collateral) = (true, false);
+                victims.push(Victim { key: view.key, copy: TakenCopy::L1(page), is_elsewhere, is_collateral });
+                continue;
+            }
+            let chain = self.idle_chain(leaf, wants);
+            let copied = self.backup_computed(now, &chain, true, &super::NO_TRACE, out);
+            if copied.is_none() {
+                break;
+            }
+            pending += chain.len() as u32;
+        }
+        (0, pending)
+    }
+
+    /// The leaf and the pages above it that nobody else uses and L2 lacks, as far as lanes want room; from the
+    /// top down.
+    fn idle_chain(&self, leaf: NodeId, wants: &mut [u32]) -> Vec<NodeId> {
+        let mut chain = Vec::new();
+        let mut at = Some(leaf);
+        while let Some(node) = at {
+            let view = self.tree.page(node);
+            let Some(page) = view.l1 else { break };
+            let alone = chain.is_empty() || (view.children[0] == 1 && view.pins[0] == 0 && view.holds[0] == 0);
+            if !alone || view.l2.is_some() || view.is_pending || (!chain.is_empty() && wants.iter().all(|w| *w == 0)) {
+                break;
+            }
+            let lane = usize::from(page.owner(self.config.cp_size()).0);
+            wants[lane] = wants[lane].saturating_sub(1);
+            chain.push(node);
+            at = view.parent;
+        }
+        chain.reverse();
+        chain
+    }
+
+    pub(super) fn flush(
+        &mut self,
+        now: Time,
+        from: &Sender,
+        msg: &Flush,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        if msg.tier > 2 {
+            return Err(Malformed::new("tier", msg.tier, "0, 1 or 2").into());
+        }
+        if let Some(flush) = self.flushes.get_mut(&from.op) {
+            flush.reply.clone_from(&from.reply);
+            return Ok(());
+        }
+        let (mut l1, mut l2) = (Vec::new(), Vec::new());
+        for tier in [Tier::L1, Tier::L2] {
+            let number = if tier == Tier::L1 { 1 } else { 2 };
+            if msg.tier != 0 && msg.tier != number {
+                continue;
+            }
+            let taken = self.flush_tier(tier, msg);
+            let keys = taken.iter().map(|(key, _)| *key).collect();
+            for (_, copy) in taken {
+                match copy {
+                    TakenCopy::L1(page) => l1.push(page),
+                    TakenCopy::L2(rank, slot) => l2.push((rank, slot)),
+                }
+            }
+            self.removed(tier, keys, out);
+        }
+        if msg.tier == 0 && msg.salt.is_empty() && msg.prefix.0.is_empty() {
+            self.counts.backups_dropped += self.parked_backups.len() as u64;
+            self.parked_backups.clear();
+        }
+        let flush = FlushOp {
+            reply: from.reply.clone(),
+            op: from.op,
+            l1: l1.len() as u32,
+            l2: l2.len() as u32,
+            freed: l1.is_empty() && l2.is_empty(),
+        };
+        let then = if flush.freed { FreeThen::Nothing } else { FreeThen::Flush(from.op) };
+        self.flushes.insert(from.op, flush);
+        self.free(now, l1, l2, then, out);
+        Ok(())
+    }
+
+    /// Takes what may leave of a tier, leaves first; a bounded number.
+    fn flush_tier(&mut self, tier: Tier, msg: &Flush) -> Vec<(Key, TakenCopy)> {
+        let mut wanted: Vec<(u32, NodeId)> = Vec::new();
+        let salts: Vec<_> = msg.salt.iter().filter_map(|salt| self.salts.get(*salt)).collect();
+        let below = msg.prefix.0.last().map(|key| self.tree.find(key));
+        for node in self.tree.nodes(0) {
+            let view = self.tree.page(node);
+            let has = if tier == Tier::L1 { view.l1.is_some() } else { view.l2.is_some() };
+            let of_salt = msg.salt.is_empty() || salts.contains(&view.salt);
+            let damaged = !msg.quarantined || (tier == Tier::L2 && view.is_quarantined);
+            if has && of_salt && damaged {
+                wanted.push((view.position, node));
+            }
+        }
+        if let Some(below) = below {
+            let mut inside = Vec::new();
+            if let Some(node) = below {
+                inside.push(node);
+                self.tree.descendants(node, tier, &mut inside);
+            }
+            inside.sort_unstable();
+            wanted.retain(|(_, node)| inside.binary_search(node).is_ok());
+        }
+        wanted.sort_unstable_by(|a, b| b.cmp(a));
+        let mut taken = Vec::new();
+        for (_, node) in wanted.into_iter().take(FLUSH_PAGES_MAX) {
+            let view = self.tree.page(node);
+            let at = if tier == Tier::L1 { 0 } else { 1 };
+            if view.children[at] > 0 || view.pins[at] > 0 || view.holds[at] > 0 {
+                continue;
+            }
+            let copy = match tier {
+                Tier::L1 => TakenCopy::L1(self.tree.clear_l1(node)),
+                Tier::L2 => {
+                    let (rank, slot) = self.tree.clear_l2(node);
+                    TakenCopy::L2(rank, slot)
+                }
+            };
+            taken.push((view.key, copy));
+            self.tree.prune(node);
+        }
+        taken
+    }
+
+    /// Answers flushes whose pages the allocator has.
+    pub(super) fn answer_flushes(&mut self, out: &mut Vec<Effect>) {
+        if self.flushes.values().all(|flush| !flush.freed) {
+            return;
+        }
+        let in_flight = self.in_flight() as u32;
+        let kept =
+            |tier| (0..self.config.cp_size()).map(|r| self.tree.counts(tier, Rank(r)).resident()).sum::<u64>() as u32;
+        let (l1_kept, l2_kept) = (kept(Tier::L1), kept(Tier::L2));
+        self.flushes.retain(|_, flush| {
+            if flush.freed {
+                let answer = Flushed { l1: flush.l1, l2: flush.l2, l1_kept, l2_kept, in_flight };
+                reply(flush.reply.clone(), flush.op, answer, out);
+            }
+            !flush.freed
+        });
+    }
+
+    /// A record is damaged: it is quarantined whole, and what stands behind it leaves the tier.
+    pub(super) fn damaged(&mut self, now: Time, from: &Sender, msg: &Damaged, out: &mut Vec<Effect>) {
+        let slot = (msg.rank, HostSlot(msg.slot));
+        let settled = RankIn::from(OpSettled {});
+        out.push(Effect::Send { to: Outgoing::Rank(msg.rank, settled), op: from.op, trace: None });
+        let Some(node) = self.tree.nodes(0).find(|node| self.tree.page(*node).l2 == Some(slot)) else { return };
+        if self.tree.page(node).is_quarantined {
+            return;
+        }
+        self.tree.quarantine(node);
+        self.damaged_components.insert(self.tree.page(node).key, msg.component.clone());
+        self.drop_l2_behind(now, node, out);
+    }
+
+    /// Clears the L2 copies behind `node`; those in use are quarantined and cleared by a flush.
+    pub(super) fn drop_l2_behind(&mut self, now: Time, node: NodeId, out: &mut Vec<Effect>) {
+        let mut behind = Vec::new();
+        self.tree.descendants(node, Tier::L2, &mut behind);
+        let (mut slots, mut keys) = (Vec::new(), Vec::new());
+        for node in behind.into_iter().rev() {
+            let view = self.tree.page(node);
+            if view.children[1] > 0 || view.pins[1] > 0 || view.holds[1] > 0 {
+                self.tree.quarantine(node);
+                continue;
+            }
+            slots.push(self.tree.clear_l2(node));
+            keys.push(view.key);
+            self.tree.prune(node);
+        }
+        self.counts.evicted_l2 += keys.len() as u64;
+        self.removed(Tier::L2, keys, out);
+        self.free(now, Vec::new(), slots, FreeThen::Nothing, out);
+    }
+
+    /// The component that made `node` a quarantined record.
+    pub(super) fn damaged_component(&self, node: NodeId) -> String {
+        let key = self.tree.page(node).key;
+        self.damaged_components.get(&key).cloned().unwrap_or_else(|| "record".to_owned())
+    }
+}
+
+/// Most pages one eviction takes: a handler does bounded work.
+const VICTIMS_MAX: u32 = 4_096;
+/// Evictions whose answers are kept for repeats.
+const EVICTS_MAX: usize = 1_024;
+/// Most pages of a tier one flush takes; whoever wants more asks again.
+const FLUSH_PAGES_MAX: usize = 65_536;

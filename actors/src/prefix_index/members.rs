@@ -1,0 +1,332 @@
+//! Who belongs to the group: ranks with their lives and leases, engine ranks with their pools.
+
+use std::collections::VecDeque;
+
+use super::tree::NodeId;
+use super::{CALL_RANK, Due, Index, NO_TRACE, reply};
+use crate::machine::{Effect, ReplyTo, Sender};
+use crate::protocol::{
+    Adopt, Attach, AttachRefused, Attached, Incarnation, LoaderIn, Malformed, Mismatch, OpId, Outgoing, Rank,
+    RankHello, RankIn, RankIs, Refusal, Register, Registered, Tier, Time, Unknown, WriterIn, same,
+};
+
+/// The ranks of a group.
+#[derive(Debug)]
+pub(super) struct Members {
+    ranks: Vec<Member>,
+    /// Lives that were replaced: refused for good.
+    replaced: VecDeque<Incarnation>,
+}
+
+#[derive(Debug, Default)]
+struct Member {
+    /// Its life, once it has presented itself.
+    incarnation: Option<Incarnation>,
+    lease_until: Option<Time>,
+    silent: bool,
+    engine: Option<EngineRank>,
+    /// Step both tracks have passed.
+    passed: u64,
+}
+
+#[derive(Debug)]
+struct EngineRank {
+    register: Register,
+    attach: OpId,
+    attached: Option<Attached>,
+    waiting: Option<(ReplyTo, OpId)>,
+}
+
+impl Members {
+    pub(super) fn new(cp_size: u8) -> Self {
+        Self { ranks: (0..cp_size).map(|_| Member::default()).collect(), replaced: VecDeque::new() }
+    }
+
+    fn of(&self, rank: Rank) -> Option<&Member> {
+        self.ranks.get(usize::from(rank.0))
+    }
+
+    fn of_mut(&mut self, rank: Rank) -> Option<&mut Member> {
+        self.ranks.get_mut(usize::from(rank.0))
+    }
+
+    pub(super) fn is_current(&self, rank: Rank, incarnation: Incarnation) -> bool {
+        self.of(rank).is_some_and(|member| member.incarnation == Some(incarnation))
+    }
+
+    pub(super) fn knows_engine(&self, engine: Incarnation) -> bool {
+        self.ranks.iter().filter_map(|m| m.engine.as_ref()).any(|e| e.register.engine == engine)
+    }
+
+    pub(super) fn is_engine_of(&self, rank: Rank, engine: Incarnation) -> bool {
+        self.of(rank).and_then(|m| m.engine.as_ref()).is_some_and(|e| e.register.engine == engine)
+    }
+
+    pub(super) fn is_attached(&self, rank: Rank) -> bool {
+        self.of(rank).and_then(|m| m.engine.as_ref()).is_some_and(|engine| engine.attached.is_some())
+    }
+
+    pub(super) fn all_attached(&self) -> bool {
+        (0..self.ranks.len() as u8).all(|n| self.is_attached(Rank(n)))
+    }
+
+    pub(super) fn passed(&self, rank: Rank) -> u64 {
+        self.of(rank).map_or(0, |member| member.passed)
+    }
+
+    pub(super) fn has_passed(&mut self, rank: Rank, step: u64) {
+        if let Some(member) = self.of_mut(rank) {
+            member.passed = member.passed.max(step);
+        }
+    }
+
+    /// The step both tracks have passed on every rank.
+    pub(super) fn passed_everywhere(&self) -> u64 {
+        self.ranks.iter().map(|member| member.passed).min().unwrap_or(0)
+    }
+
+    pub(super) fn silence(&mut self, rank: Rank) {
+        if let Some(member) = self.of_mut(rank) {
+            member.silent = true;
+        }
+    }
+
+    pub(super) fn is_silent(&self, rank: Rank) -> bool {
+        self.of(rank).is_some_and(|member| member.silent)
+    }
+
+    pub(super) fn any_silent(&self) -> bool {
+        self.ranks.iter().any(|member| member.silent)
+    }
+
+    fn replace(&mut self, old: Incarnation) {
+        self.replaced.push_back(old);
+        if self.replaced.len() > REPLACED_MAX {
+            self.replaced.pop_front();
+        }
+    }
+
+    /// The newest step any engine rank says it has launched.
+    pub(super) fn last_step(&self) -> u64 {
+        self.ranks.iter().filter_map(|m| m.engine.as_ref()).map(|e| e.register.last_step).max().unwrap_or(0)
+    }
+}
+
+impl Index {
+    /// Asks the ranks who they are; the first thing an incarnation does.
+    pub fn start(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.adopt_all(now, out);
+    }
+
+    /// A sign of life to every rank, which also takes those that obey nobody.
+    pub(super) fn adopt_all(&mut self, now: Time, out: &mut Vec<Effect>) {
+        for n in 0..self.config.cp_size() {
+            self.adopt(Rank(n), out);
+        }
+        self.deadlines.insert((now.plus_ms((self.config.rank_lease_ms / 4).max(1)), Due::Adopt));
+    }
+
+    fn adopt(&self, rank: Rank, out: &mut Vec<Effect>) {
+        let msg = RankIn::from(Adopt { lease_ms: self.config.rank_lease_ms });
+        out.push(Effect::Send { to: Outgoing::Rank(rank, msg), op: OpId::default(), trace: None });
+    }
+
+    pub(super) fn rank_hello(&mut self, now: Time, from: &Sender, msg: RankHello, out: &mut Vec<Effect>) {
+        if self.members.replaced.contains(&from.incarnation) || msg.host_slots != self.config.l2_slots {
+            self.counts.stale += 1;
+            return;
+        }
+        let rank = msg.rank;
+        let Some(member) = self.members.of_mut(rank) else { return };
+        if msg.adopted_by != self.control || msg.old_ops > 0 {
+            return self.adopt(rank, out);
+        }
+        if let Some(until) = member.lease_until.replace(now.plus_ms(self.config.rank_lease_ms)) {
+            self.deadlines.remove(&(until, Due::RankLease(rank)));
+        }
+        self.deadlines.insert((now.plus_ms(self.config.rank_lease_ms), Due::RankLease(rank)));
+        member.silent = false;
+        if member.incarnation == Some(from.incarnation) {
+            return self.rank_speaks(now, rank, &msg, out);
+        }
+        if let Some(old) = member.incarnation.replace(from.incarnation) {
+            self.members.replace(old);
+        }
+        for to in [
+            Outgoing::Writer(WriterIn::from(RankIs { rank, incarnation: from.incarnation })),
+            Outgoing::Loader(LoaderIn::from(RankIs { rank, incarnation: from.incarnation })),
+        ] {
+            let op = self.ids.draw();
+            self.calls.call(now, (op, super::CALL), to, &NO_TRACE, out);
+        }
+        self.ask_inventory(now, rank, 0, out);
+        if let Some(engine) = self.members.of_mut(rank).and_then(|member| member.engine.as_mut()) {
+            engine.attached = None;
+            self.attach(now, rank, out);
+        }
+    }
+
+    /// A known rank tells how far it is.
+    fn rank_speaks(&mut self, now: Time, rank: Rank, msg: &RankHello, out: &mut Vec<Effect>) {
+        if !self.members.is_engine_of(rank, msg.engine) || msg.passed <= self.members.passed(rank) {
+            return;
+        }
+        self.members.has_passed(rank, msg.passed);
+        self.open_lanes_if_proven(now, out);
+        self.step_passed(now, out);
+    }
+
+    pub(super) fn register(
+        &mut self,
+        now: Time,
+        from: &Sender,
+        msg: Register,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        let limit = format!("0..{}", self.config.cp_size());
+        let rank = msg.rank;
+        let member = self.members.of(rank).ok_or_else(|| Refusal::from(Malformed::new("rank", rank.0, limit)))?;
+        if self.members.replaced.contains(&msg.engine) {
+            return Err(Unknown::new("engine", msg.engine).into());
+        }
+        self.config.manifest.fits(&msg.manifest)?;
+        same("pages", msg.pages, self.config.l1_physical_pages)?;
+        let known = member.engine.as_ref().map(|engine| engine.register.engine);
+        if known == Some(msg.engine) {
+            return self.register_again(now, from, msg, out);
+        }
+        if let Some(old) = known {
+            self.members.replace(old);
+            self.void_l1(now, out);
+        }
+        self.steps.restart(msg.last_step);
+        let waiting = from.reply.clone().map(|to| (to, from.op));
+        if let Some(member) = self.members.of_mut(rank) {
+            member.passed = 0;
+            member.engine = Some(EngineRank { register: msg, attach: OpId::default(), attached: None, waiting });
+        }
+        self.attach(now, rank, out);
+        Ok(())
+    }
+
+    /// The same life says again who it is.
+    fn register_again(
+        &mut self,
+        now: Time,
+        from: &Sender,
+        msg: Register,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
+        let rank = msg.rank;
+        let Some(engine) = self.members.of_mut(rank).and_then(|member| member.engine.as_mut()) else { return Ok(()) };
+        if engine.register.segment != msg.segment || engine.register.regions != msg.regions {
+            let (yours, mine) = (msg.segment, engine.register.segment.clone());
+            return Err(Mismatch { field: "segment".to_owned(), yours, mine }.into());
+        }
+        engine.waiting = from.reply.clone().map(|to| (to, from.op));
+        if engine.attached.is_some() {
+            self.answer_registered(rank, out);
+        } else {
+            self.attach(now, rank, out);
+        }
+        Ok(())
+    }
+
+    /// Has the rank map the pool of its engine, if both are there.
+    fn attach(&mut self, now: Time, rank: Rank, out: &mut Vec<Effect>) {
+        let op = self.ids.draw();
+        let Some(member) = self.members.of_mut(rank) else { return };
+        let (Some(_), Some(engine)) = (member.incarnation, member.engine.as_mut()) else { return };
+        self.calls.answered((engine.attach, CALL_RANK));
+        engine.attach = op;
+        let register = &engine.register;
+        let msg = RankIn::from(Attach {
+            engine: register.engine,
+            pages: register.pages,
+            segment: register.segment.clone(),
+            segment_bytes: register.segment_bytes,
+            regions: register.regions.clone(),
+            last_step: register.last_step,
+        });
+        self.calls.call(now, (op, CALL_RANK), Outgoing::Rank(rank, msg), &NO_TRACE, out);
+    }
+
+    pub(super) fn attached(&mut self, now: Time, from: &Sender, msg: Attached, out: &mut Vec<Effect>) {
+        let crate::protocol::Address::Rank(rank) = from.address else { return };
+        self.calls.answered((from.op, CALL_RANK));
+        let Some(engine) = self.members.of_mut(rank).and_then(|member| member.engine.as_mut()) else { return };
+        if engine.register.engine != msg.engine || engine.attach != from.op {
+            self.counts.stale += 1;
+            return;
+        }
+        engine.attached = Some(msg);
+        self.answer_registered(rank, out);
+        let newest = self.members.last_step().max(self.steps.next - 1);
+        self.watch_rank(now, rank, newest, out);
+        self.open_lanes_if_proven(now, out);
+    }
+
+    fn answer_registered(&mut self, rank: Rank, out: &mut Vec<Effect>) {
+        let peers: Vec<String> = self.members.ranks.iter().map(|member| member.segment()).collect();
+        let (control, next_step, lease_ms) = (self.control, self.steps.next, self.config.lease_ms);
+        let Some(engine) = self.members.of_mut(rank).and_then(|member| member.engine.as_mut()) else { return };
+        let (Some(attached), Some((to, op))) = (engine.attached.clone(), engine.waiting.take()) else { return };
+        let Attached { engine: _, pool_file, words_offset, load_slots_offset } = attached;
+        let answer = Registered { control, next_step, pool_file, words_offset, load_slots_offset, peers, lease_ms };
+        reply(Some(to), op, answer, out);
+    }
+
+    /// The rank cannot map the pool: the place stays empty.
+    pub(super) fn attach_refused(&mut self, from: &Sender, msg: AttachRefused, out: &mut Vec<Effect>) {
+        let crate::protocol::Address::Rank(rank) = from.address else { return };
+        self.calls.answered((from.op, CALL_RANK));
+        let Some(member) = self.members.of_mut(rank) else { return };
+        if member.engine.as_ref().is_none_or(|engine| engine.attach != from.op) {
+            return;
+        }
+        if let Some((to, op)) = member.engine.take().and_then(|engine| engine.waiting) {
+            self.counts.refusals += 1;
+            reply(Some(to), op, msg.refusal, out);
+        }
+    }
+
+    /// An engine rank is gone, and with it the L1 of the whole group: no copy there is a copy any more.
+    fn void_l1(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.end_sessions_of_dead_engines(now, out);
+        for load in self.loads.values_mut() {
+            if let Some(parent) = load.void() {
+                self.tree.release(parent, Tier::L1);
+            }
+        }
+        for (l1, _) in self.admin_pins.values_mut() {
+            if let Some(node) = l1.take() {
+                self.tree.unpin(node, Tier::L1);
+            }
+        }
+        let mut nodes: Vec<(u32, NodeId)> =
+            self.tree.nodes(0).map(|node| (self.tree.page(node).position, node)).collect();
+        nodes.sort_unstable_by(|a, b| b.cmp(a));
+        let (mut pages, mut keys) = (Vec::new(), Vec::new());
+        for (_, node) in nodes {
+            let view = self.tree.page(node);
+            let Some(page) = view.l1 else { continue };
+            if self.page_holds[page.0 as usize] > 0 {
+                self.tree.release(node, Tier::L1);
+            }
+            pages.push(self.tree.clear_l1(node));
+            keys.push(view.key);
+            self.tree.prune(node);
+        }
+        self.removed(Tier::L1, keys, out);
+        self.give_up(now, pages, out);
+    }
+}
+
+impl Member {
+    fn segment(&self) -> String {
+        self.engine.as_ref().map(|engine| engine.register.segment.clone()).unwrap_or_default()
+    }
+}
+
+/// Replaced lives remembered.
+const REPLACED_MAX: usize = 4_096;

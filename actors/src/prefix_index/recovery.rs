@@ -1,0 +1,287 @@
+//! The one path of recovery: inventories of every rank, the tree from sealed L2 pages, the allocator from the
+//! tree, L1 when it is proven that nothing launched earlier still runs.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::{CALL, CALL_RANK, FreeThen, Index, NO_TRACE, Placed};
+use crate::machine::{Effect, Sender};
+use crate::protocol::{
+    AllocatorIn, HostSlot, Inventory, InventoryPart, InventoryRow, OpId, OpenLanes, Outgoing, Owners, Rank, RankIn,
+    Restore, Slots, Tier, Time,
+};
+
+/// How far the recovery is.
+#[derive(Debug)]
+pub(super) struct Recovery {
+    tables: Vec<Table>,
+    phase: Phase,
+    /// Parts of the restore that the allocator has not taken.
+    parts: VecDeque<Restore>,
+    restore: OpId,
+    /// Rows of a restarted rank that the allocator is asked to take.
+    adopting: BTreeMap<OpId, (Rank, Vec<InventoryRow>)>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Page tables are read.
+    Reading,
+    /// The allocator learns what is taken.
+    Restoring,
+    /// L2 serves; L1 waits for its engines and for proof.
+    Closed,
+    /// The allocator opens L1.
+    Opening,
+    /// Everything serves.
+    Serving,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    rows: Vec<InventoryRow>,
+    cursor: u32,
+    read: bool,
+}
+
+impl Recovery {
+    pub(super) fn new(cp_size: u8) -> Self {
+        Self {
+            tables: (0..cp_size).map(|_| Table::default()).collect(),
+            phase: Phase::Reading,
+            parts: VecDeque::new(),
+            restore: OpId::default(),
+            adopting: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn is_adopting_rows(&self, op: OpId) -> bool {
+        self.adopting.contains_key(&op)
+    }
+}
+
+impl Index {
+    /// Whether sessions can begin.
+    pub fn is_serving(&self) -> bool {
+        self.recovery.phase == Phase::Serving && self.members.all_attached()
+    }
+
+    pub(super) fn ask_inventory(&mut self, now: Time, rank: Rank, cursor: u32, out: &mut Vec<Effect>) {
+        let Some(table) = self.recovery.tables.get_mut(usize::from(rank.0)) else { return };
+        if cursor == 0 {
+            *table = Table::default();
+        }
+        table.cursor = cursor;
+        let msg = Outgoing::Rank(rank, RankIn::from(Inventory { cursor }));
+        self.calls.call(now, (OpId::default(), INVENTORY + u16::from(rank.0)), msg, &NO_TRACE, out);
+    }
+
+    pub(super) fn inventory_part(&mut self, now: Time, from: &Sender, msg: InventoryPart, out: &mut Vec<Effect>) {
+        let crate::protocol::Address::Rank(rank) = from.address else { return };
+        let Some(table) = self.recovery.tables.get_mut(usize::from(rank.0)) else { return };
+        if table.read || msg.cursor != table.cursor {
+            return;
+        }
+        self.calls.answered((OpId::default(), INVENTORY + u16::from(rank.0)));
+        table.rows.extend(msg.rows);
+        if msg.next != u32::MAX && msg.next > msg.cursor {
+            return self.ask_inventory(now, rank, msg.next, out);
+        }
+        table.read = true;
+        if self.recovery.phase != Phase::Reading {
+            let rows = std::mem::take(&mut table.rows);
+            return self.rank_came_back(now, rank, rows, out);
+        }
+        if self.recovery.tables.iter().all(|table| table.read) {
+            self.rebuild(now, out);
+        }
+    }
+
+    /// Builds L2 from the sealed pages of all ranks, parents first; what has no parent is no page.
+    fn rebuild(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let mut rows: Vec<(u32, Rank, InventoryRow)> = Vec::new();
+        for (n, table) in (0..).zip(&mut self.recovery.tables) {
+            rows.extend(std::mem::take(&mut table.rows).into_iter().map(|row| (row.position, Rank(n), row)));
+        }
+        rows.sort_by_key(|(position, rank, row)| (*position, *rank, std::cmp::Reverse(row.generation), row.slot));
+        let mut taken: Vec<Placed> = Vec::new();
+        for (_, rank, row) in rows {
+            if self.place_row(rank, &row) {
+                taken.push((rank, HostSlot(row.slot)));
+            }
+        }
+        self.counts.stored_l2 += taken.len() as u64;
+        self.recovery.phase = Phase::Restoring;
+        self.recovery.restore = self.ids.draw();
+        let chunks = taken.chunks(RESTORE_SLOTS_MAX);
+        let mut parts: VecDeque<Restore> = chunks.zip(0..).map(|(chunk, part)| restore(chunk, part, false)).collect();
+        match parts.back_mut() {
+            Some(last) => last.last = true,
+            None => parts.push_back(restore(&[], 0, true)),
+        }
+        self.recovery.parts = parts;
+        self.restore_next(now, out);
+    }
+
+    /// Puts one sealed record into the tree; `false` when it has no parent there or stands there already.
+    fn place_row(&mut self, rank: Rank, row: &InventoryRow) -> bool {
+        if row.slot >= self.config.l2_slots {
+            return false;
+        }
+        let Ok(salt) = self.salts.intern(row.salt) else { return false };
+        let parent = match row.position {
+            0 => (row.parent == row.salt).then_some(None),
+            _ => self.tree.find(&row.parent).map(Some),
+        };
+        let Some(parent) = parent else { return false };
+        if let Some(node) = parent {
+            let view = self.tree.page(node);
+            let fits = view.l2.is_some() && !view.is_quarantined && view.salt == salt;
+            if !fits || view.position + 1 != row.position {
+                return false;
+            }
+        }
+        let Ok(node) = self.tree.insert(parent, row.key, salt, self.tick) else { return false };
+        if self.tree.page(node).l2.is_some() {
+            return false;
+        }
+        self.tree.set_l2(node, rank, HostSlot(row.slot));
+        true
+    }
+
+    fn restore_next(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let op = self.recovery.restore;
+        match self.recovery.parts.front() {
+            Some(part) => {
+                let msg = Outgoing::Allocator(AllocatorIn::from(part.clone()));
+                self.calls.call(now, (op, CALL), msg, &NO_TRACE, out);
+            }
+            None => {
+                self.recovery.phase = Phase::Closed;
+                self.open_lanes_if_proven(now, out);
+            }
+        }
+    }
+
+    pub(super) fn restored(&mut self, now: Time, op: OpId, part: u32, out: &mut Vec<Effect>) {
+        if let Some((rank, rows)) = self.recovery.adopting.remove(&op) {
+            self.calls.answered((op, CALL));
+            return self.rows_adopted(now, rank, &rows, out);
+        }
+        let expected = self.recovery.parts.front().is_some_and(|front| front.part == part);
+        if op == self.recovery.restore && expected && self.calls.answered((op, CALL)) {
+            self.recovery.parts.pop_front();
+            self.restore_next(now, out);
+        }
+    }
+
+    /// Opens L1 once every engine rank is mapped and has passed whatever was launched before.
+    pub(super) fn open_lanes_if_proven(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let proven = self.members.all_attached() && self.members.passed_everywhere() >= self.members.last_step();
+        if self.recovery.phase != Phase::Closed || !proven {
+            return;
+        }
+        self.recovery.phase = Phase::Opening;
+        let op = self.ids.draw();
+        self.freeing.insert(op, FreeThen::Lanes);
+        let msg = Outgoing::Allocator(AllocatorIn::from(OpenLanes {}));
+        self.calls.call(now, (op, CALL), msg, &NO_TRACE, out);
+    }
+
+    pub(super) fn lanes_opened(&mut self, _now: Time, _out: &mut Vec<Effect>) {
+        self.recovery.phase = Phase::Serving;
+    }
+
+    /// A rank restarted: what its pool no longer holds leaves L2, what it holds and nobody knew may enter.
+    fn rank_came_back(&mut self, now: Time, rank: Rank, rows: Vec<InventoryRow>, out: &mut Vec<Effect>) {
+        let has: BTreeMap<u32, &InventoryRow> = rows.iter().map(|row| (row.slot, row)).collect();
+        let lost: Vec<_> = self
+            .tree
+            .nodes(0)
+            .filter(|node| {
+                let view = self.tree.page(*node);
+                view.l2.is_some_and(|(of, slot)| of == rank && has.get(&slot.0).is_none_or(|row| row.key != view.key))
+            })
+            .collect();
+        for node in lost {
+            let key = self.tree.page(node).key;
+            self.tree.quarantine(node);
+            self.lost.insert(key);
+            self.drop_l2_behind(now, node, out);
+        }
+        self.drop_lost(now, out);
+        let mut known = BTreeSet::new();
+        let mut new: Vec<InventoryRow> = rows
+            .into_iter()
+            .filter(|row| self.tree.find(&row.key).is_none_or(|node| self.tree.page(node).l2.is_none()))
+            .filter(|row| known.insert(row.key))
+            .collect();
+        new.sort_by_key(|row| (row.position, row.slot));
+        self.adopt_rows(now, rank, new, out);
+    }
+
+    /// Asks the allocator for the slots of rows that can stand in the tree.
+    fn adopt_rows(&mut self, now: Time, rank: Rank, rows: Vec<InventoryRow>, out: &mut Vec<Effect>) {
+        for chunk in rows.chunks(ADOPT_ROWS_MAX) {
+            let op = self.ids.draw();
+            let slots: Vec<Placed> = chunk.iter().map(|row| (rank, HostSlot(row.slot))).collect();
+            self.recovery.adopting.insert(op, (rank, chunk.to_vec()));
+            let msg = Outgoing::Allocator(AllocatorIn::from(restore(&slots, 0, true)));
+            self.calls.call(now, (op, CALL), msg, &NO_TRACE, out);
+        }
+    }
+
+    /// The slots are ours: rows that fit become pages, the others' slots go back.
+    fn rows_adopted(&mut self, now: Time, rank: Rank, rows: &[InventoryRow], out: &mut Vec<Effect>) {
+        let mut back = Vec::new();
+        for row in rows {
+            if self.place_row(rank, row) {
+                self.counts.stored_l2 += 1;
+            } else {
+                back.push((rank, HostSlot(row.slot)));
+            }
+        }
+        self.free(now, Vec::new(), back, FreeThen::Nothing, out);
+    }
+
+    /// Some slot is in use by a newer op: the rows of this chunk are not worth a second look.
+    pub(super) fn rows_rejected(&mut self, op: OpId) {
+        self.recovery.adopting.remove(&op);
+    }
+
+    /// Clears copies whose bytes are gone, as soon as nobody uses them.
+    pub(super) fn drop_lost(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if self.lost.is_empty() {
+            return;
+        }
+        let (mut slots, mut keys) = (Vec::new(), Vec::new());
+        for key in self.lost.clone().into_iter().rev() {
+            let node = self.tree.find(&key).filter(|node| self.tree.page(*node).is_quarantined);
+            let Some(node) = node else {
+                self.lost.remove(&key);
+                continue;
+            };
+            let view = self.tree.page(node);
+            if view.children[1] > 0 || view.pins[1] > 0 || view.holds[1] > 0 {
+                continue;
+            }
+            slots.push(self.tree.clear_l2(node));
+            keys.push(key);
+            self.tree.prune(node);
+            self.lost.remove(&key);
+        }
+        self.removed(Tier::L2, keys, out);
+        self.free(now, Vec::new(), slots, FreeThen::Nothing, out);
+    }
+}
+
+fn restore(taken: &[Placed], part: u32, last: bool) -> Restore {
+    let (owners, slots) = taken.iter().map(|(rank, slot)| (rank.0, *slot)).unzip();
+    Restore { part, l2_owners: Owners(owners), l2: Slots(slots), last }
+}
+
+/// Calls for page tables: this and the rank.
+const INVENTORY: u16 = 2 * CALL_RANK;
+/// Slots in one part of a restore: 5 bytes each, well inside a message.
+const RESTORE_SLOTS_MAX: usize = 65_536;
+/// Rows asked for together: one that is in use loses the chunk.
+const ADOPT_ROWS_MAX: usize = 64;
