@@ -235,10 +235,10 @@ impl Index {
             }
             if self.doomed.remove(page) {
                 free.push(*page);
-            } else if let Some(node) = self.tree.find(key) {
-                if self.tree.page(node).l1 == Some(*page) {
-                    self.tree.release(node, Tier::L1);
-                }
+            } else if let Some(node) = self.tree.find(key)
+                && self.tree.page(node).l1 == Some(*page)
+            {
+                self.tree.release(node, Tier::L1);
             }
         }
         self.free(now, free, Vec::new(), super::FreeThen::Nothing, out);

@@ -198,13 +198,13 @@ impl Index {
         if let Some(node) = found.last_l1 {
             self.tree.pin(node, Tier::L1).map_err(full)?;
         }
-        if let Some(node) = l2 {
-            if let Err(in_use) = self.tree.pin(node, Tier::L2) {
-                if let Some(node) = found.last_l1 {
-                    self.tree.unpin(node, Tier::L1);
-                }
-                return Err(full(in_use));
+        if let Some(node) = l2
+            && let Err(in_use) = self.tree.pin(node, Tier::L2)
+        {
+            if let Some(node) = found.last_l1 {
+                self.tree.unpin(node, Tier::L1);
             }
+            return Err(full(in_use));
         }
         Ok(())
     }
@@ -245,11 +245,11 @@ impl Index {
     }
 
     pub(super) fn parked_open_expired(&mut self, op: OpId, out: &mut Vec<Effect>) {
-        if let Some(at) = self.parked_opens.iter().position(|parked| parked.from.op == op) {
-            if let Some(parked) = self.parked_opens.remove(at) {
-                let busy = self.busy("opens behind a load", self.config.parked_opens_max);
-                self.refuse(&parked.from, busy, out);
-            }
+        if let Some(at) = self.parked_opens.iter().position(|parked| parked.from.op == op)
+            && let Some(parked) = self.parked_opens.remove(at)
+        {
+            let busy = self.busy("opens behind a load", self.config.parked_opens_max);
+            self.refuse(&parked.from, busy, out);
         }
     }
 

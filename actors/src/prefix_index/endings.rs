@@ -88,6 +88,7 @@ impl Index {
 
     /// Ends every session whose last step has been heard and has passed on all ranks.
     pub(super) fn finish_drained(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.let_go_of_expired();
         let passed = self.members.passed_everywhere();
         let done = |session: &Session| match &session.phase {
             Phase::Ending(ending) => {
@@ -190,7 +191,6 @@ impl Index {
     pub(super) fn lease_ran_out(&mut self, _now: Time, engine: Incarnation, out: &mut Vec<Effect>) {
         self.leases.remove(&engine);
         let lease_ms = self.config.lease_ms;
-        let passed = self.members.passed_everywhere();
         for (id, session) in self.sessions.iter_mut().filter(|(_, session)| session.engine == engine) {
             let old = match &mut session.phase {
                 Phase::Ending(_) => continue,
@@ -205,10 +205,26 @@ impl Index {
                 Phase::Open { extending: Some(extending) } => reply(extending.reply, extending.asked, refusal, out),
                 Phase::Open { extending: None } | Phase::Ending(_) => {}
             }
-            if session.last_step <= passed && session.load.is_none() {
-                if let Some(node) = session.l2_pin.take() {
-                    self.tree.unpin(node, Tier::L2);
-                }
+        }
+        self.let_go_of_expired();
+    }
+
+    /// An expired session only keeps what it could write, once the last step heard of it has passed.
+    fn let_go_of_expired(&mut self) {
+        let passed = self.members.passed_everywhere();
+        for session in self.sessions.values_mut() {
+            let expired = ends_by(session) == How::Expired && session.last_step <= passed && session.load.is_none();
+            if !expired {
+                continue;
+            }
+            if let Some(node) = session.l2_pin.take() {
+                self.tree.unpin(node, Tier::L2);
+            }
+            if let Some(node) = session.tail.take() {
+                self.tree.unpin(node, Tier::L1);
+                session.pages.drain(..session.committed as usize);
+                session.committed = 0;
+                session.blocked = Some("expired");
             }
         }
     }

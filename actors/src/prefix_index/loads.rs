@@ -189,6 +189,7 @@ impl Index {
                 session.epoch += 1;
                 session.frontier_tokens = first * self.config.page_tokens();
                 session.computed_tokens = session.frontier_tokens;
+                session.backup_to = first;
                 self.void_backups_of(id);
             }
             None => self.free(now, pages, Vec::new(), FreeThen::Nothing, out),

@@ -132,8 +132,12 @@ impl Index {
     }
 
     pub(super) fn rank_hello(&mut self, now: Time, from: &Sender, msg: RankHello, out: &mut Vec<Effect>) {
-        if self.members.replaced.contains(&from.incarnation) || msg.host_slots != self.config.l2_slots {
+        if self.members.replaced.contains(&from.incarnation) {
             self.counts.stale += 1;
+            return;
+        }
+        if msg.host_slots != self.config.l2_slots {
+            out.push(Effect::Mark { op: OpId::default(), name: "error.rank_host_slots_differ", value: 1 });
             return;
         }
         let rank = msg.rank;

@@ -250,11 +250,12 @@ impl Index {
     }
 
     fn news(&mut self, now: Time, from: &Sender, news: IndexNews, out: &mut Vec<Effect>) {
-        if let Address::Rank(rank) = from.address {
-            if !matches!(news, IndexNews::RankHello(_)) && !self.members.is_current(rank, from.incarnation) {
-                self.counts.stale += 1;
-                return;
-            }
+        if let Address::Rank(rank) = from.address
+            && !matches!(news, IndexNews::RankHello(_))
+            && !self.members.is_current(rank, from.incarnation)
+        {
+            self.counts.stale += 1;
+            return;
         }
         let op = from.op;
         match news {

@@ -215,10 +215,11 @@ impl Index {
             session.no_draft = Some(session.no_draft.map_or(first, |already| already.min(first)));
         }
         let computes = Computes { session: entry.session, epoch: session.epoch, end_tokens: session.frontier_tokens };
-        if entry.load_read && session.load.is_none() {
-            if let Some(ring) = session.ring.take() {
-                self.release_ring(now, ring, out);
-            }
+        if entry.load_read
+            && session.load.is_none()
+            && let Some(ring) = session.ring.take()
+        {
+            self.release_ring(now, ring, out);
         }
         Some(computes)
     }
