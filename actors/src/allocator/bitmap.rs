@@ -29,6 +29,7 @@ impl Bitmap {
     }
 
     /// Whether `slot` is free; a slot outside the pool is not.
+    #[inline]
     pub(super) fn is_free(&self, slot: u32) -> bool {
         self.words.get(word_of(slot)).is_some_and(|word| word >> (slot % WORD_PAGES) & 1 == 1)
     }
@@ -46,28 +47,33 @@ impl Bitmap {
     }
 
     /// Sets the bits of `run`.
+    #[inline]
     pub(super) fn mark_free(&mut self, run: Run) {
         for_each_piece(run, |index, mask| self.words[index] |= mask);
     }
 
     /// Clears the bits of `run`.
+    #[inline]
     pub(super) fn mark_taken(&mut self, run: Run) {
         for_each_piece(run, |index, mask| self.words[index] &= !mask);
     }
 
     /// The bits of the word at `index` that belong to runs which start in it.
+    #[inline]
     pub(super) fn starting_in(&self, index: usize) -> u64 {
         let word = self.words[index];
         if index > 0 && self.words[index - 1] >> (WORD_PAGES - 1) == 1 { without_first_run(word) } else { word }
     }
 
     /// The bit where the run starts that crosses the end of the word at `index`, which it starts in.
+    #[inline]
     pub(super) fn last_start_in(&self, index: usize) -> u32 {
         WORD_PAGES - self.words[index].leading_ones()
     }
 
     /// Longest run that starts in the word at `index`. `long` is asked for the length of the run that starts
     /// at the given slot when it fills the next word and so cannot be measured here.
+    #[inline]
     pub(super) fn longest_starting_in(&self, index: usize, long: impl FnOnce(u32) -> u32) -> u32 {
         let mine = self.starting_in(index);
         let crossing = mine.leading_ones();
@@ -82,6 +88,7 @@ impl Bitmap {
     }
 
     /// Length of the free run that starts at `start`; None when it fills the next word.
+    #[inline]
     pub(super) fn pages_from(&self, start: u32) -> Option<u32> {
         let (index, bit) = (word_of(start), start % WORD_PAGES);
         let here = (self.words[index] >> bit).trailing_ones();
@@ -105,6 +112,7 @@ impl Bitmap {
 
     /// Takes whole runs of `longest` pages, at most 64, that start in the word at `index`, where none is longer,
     /// while more than one of them is wanted. Returns what is still wanted.
+    #[inline]
     pub(super) fn take_runs_in(&mut self, index: usize, longest: u32, wanted: u32, runs: &mut Vec<Run>) -> u32 {
         let mut wanted = wanted;
         let mine = self.starting_in(index);
@@ -164,6 +172,7 @@ pub(super) const fn start_of(index: usize) -> u32 {
 }
 
 /// Calls `each` with every word that `run` touches and the bits that it touches there.
+#[inline]
 fn for_each_piece(run: Run, mut each: impl FnMut(usize, u64)) {
     let last_slot = run.start + (run.pages - 1);
     let (first, last) = (word_of(run.start), word_of(last_slot));

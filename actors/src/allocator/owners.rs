@@ -127,6 +127,7 @@ pub fn chunked_prefill(cp_size: u8, page_tokens: u64, tokens: u64, chunk_tokens:
 
 /// How many owners at the start of `owners` are equal, 0 when there are none. Looks at eight at a time, as a
 /// split of a long chunk has long stretches.
+#[inline]
 pub fn stretch(owners: &[u8]) -> usize {
     let Some(first) = owners.first() else { return 0 };
     let same = u64::from_le_bytes([*first; 8]);

@@ -59,6 +59,7 @@ impl PagePool {
     ///
     /// # Errors
     /// [`Short`] when fewer are free, or, with [`Contiguity::Require`], when no run is that long.
+    #[inline]
     pub fn reserve(&mut self, pages: u32, contiguity: Contiguity, runs: &mut Vec<Run>) -> Result<(), Short> {
         if pages == 0 {
             return Ok(());
@@ -269,6 +270,7 @@ impl PagePool {
     }
 
     /// Takes one run of `pages`; false when no run is that long.
+    #[inline]
     fn reserve_one_run(&mut self, pages: u32, runs: &mut Vec<Run>) -> bool {
         let Some(word) = self.summary.word_with(pages) else { return false };
         let longest = self.summary.longest_in(word);
@@ -285,6 +287,7 @@ impl PagePool {
     }
 
     /// Takes the first `pages` pages of the run of `longest`, a long one, that starts in `word`.
+    #[inline]
     fn take_from_long(&mut self, word: usize, longest: u32, pages: u32) -> Run {
         let start = start_of(word) + self.bitmap.last_start_in(word);
         let taken = Run { start, pages };
@@ -322,6 +325,7 @@ impl PagePool {
 
     /// Takes whole runs of `longest` pages, short and the longest there are, out of one word, while more than
     /// one of them is wanted. Returns what is still wanted.
+    #[inline]
     fn take_short_runs(&mut self, longest: u32, pages: u32, runs: &mut Vec<Run>) -> u32 {
         let first = runs.len();
         let word = self.summary.word_with(longest).expect("the longest run starts in some word");
@@ -347,6 +351,7 @@ impl PagePool {
     }
 
     /// The first run of at least `pages` that starts in `word`; the summary says that there is one.
+    #[inline]
     fn run_in(&self, word: usize, pages: u32) -> Run {
         let mine = self.bitmap.starting_in(word);
         let inside = if pages <= WORD_PAGES { fits(mine, pages) } else { 0 };
@@ -356,6 +361,7 @@ impl PagePool {
     }
 
     /// Length of the free run that starts at `start`.
+    #[inline]
     fn pages_from(&self, start: u32) -> u32 {
         // Over 64 pages: no other run that starts in this word can be as long.
         self.bitmap.pages_from(start).unwrap_or_else(|| self.summary.longest_in(word_of(start)))
@@ -378,6 +384,7 @@ impl PagePool {
     }
 
     /// Takes `taken` out of the free run `from`, which covers it.
+    #[inline]
     fn carve(&mut self, from: Run, taken: Run) {
         self.bitmap.mark_taken(taken);
         self.free_pages -= taken.pages;
@@ -416,6 +423,7 @@ impl PagePool {
     }
 
     /// Sums `word` up again after `a` and `b` changed; runs without pages are no runs.
+    #[inline]
     fn resum(&mut self, word: usize, a: Run, b: Run) {
         let before = self.summary.longest_in(word);
         let longest = self.bitmap.longest_starting_in(word, |start| match start {

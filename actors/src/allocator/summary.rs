@@ -94,11 +94,13 @@ impl RunSummary {
     }
 
     /// Longest run that starts in `word`.
+    #[inline]
     pub(super) fn longest_in(&self, word: usize) -> u32 {
         self.words[word / FAN_OUT].0[word % FAN_OUT]
     }
 
     /// Sets the longest run that starts in `word`. It becomes the first place to look for runs like that.
+    #[inline]
     pub(super) fn set(&mut self, word: usize, longest: u32) {
         let entry = &mut self.words[word / FAN_OUT].0[word % FAN_OUT];
         let before = std::mem::replace(entry, longest);
@@ -118,6 +120,7 @@ impl RunSummary {
 
     /// A word in which a run of at least `pages`, above 0, starts, and none when no run is that long.
     /// Short runs go first, the shortest that fit; among long ones the place written last, then the lowest.
+    #[inline]
     pub(super) fn word_with(&mut self, pages: u32) -> Option<usize> {
         if pages < LONG_PAGES {
             let fitting = self.lengths & (u64::MAX << pages);
@@ -170,6 +173,7 @@ impl RunSummary {
     }
 
     /// Longest run of the pool.
+    #[inline]
     pub(super) fn longest(&self) -> u32 {
         if self.long_words == 0 {
             return self.lengths.checked_ilog2().unwrap_or(0);
@@ -201,6 +205,7 @@ impl RunSummary {
         self.long_words -= u32::from(before >= LONG_PAGES);
     }
 
+    #[inline]
     fn unlink(&mut self, word: usize, length: u32) {
         let Links { before, after } = self.links[word];
         match before {
@@ -215,6 +220,7 @@ impl RunSummary {
         }
     }
 
+    #[inline]
     fn link(&mut self, word: usize, length: u32) {
         let after = std::mem::replace(&mut self.heads[length as usize], word as u32);
         self.links[word] = Links { before: NONE, after };

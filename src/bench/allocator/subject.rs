@@ -126,6 +126,7 @@ pub(super) trait Peer {
 pub(super) struct PeerLanes<P: Peer> {
     lanes: Vec<P>,
     runs: Vec<Vec<(Run, P::Held)>>,
+    used: Vec<usize>,
     pages_per_lane: Vec<u32>,
     stretches: Vec<(usize, u32)>,
 }
@@ -148,6 +149,7 @@ impl<P: Peer> PeerLanes<P> {
         Self {
             lanes: (0..lanes).map(filled).collect(),
             runs: (0..lanes).map(|_| Vec::new()).collect(),
+            used: vec![0; lanes],
             pages_per_lane: vec![0; lanes],
             stretches: Vec::new(),
         }
@@ -170,35 +172,41 @@ impl<P: Peer> Subject for PeerLanes<P> {
     type Reservation = PeerReservation<P::Held>;
 
     fn reserve(&mut self, ask: &Ask, reservation: &mut Self::Reservation) -> u32 {
-        self.pages_per_lane.fill(0);
+        let mut touched: u64 = 0;
         self.stretches.clear();
         let mut rest = ask.owners.as_slice();
         while let Some(owner) = rest.first() {
             let pages = stretch(rest);
             self.pages_per_lane[usize::from(*owner)] += pages as u32;
             self.stretches.push((usize::from(*owner), pages as u32));
+            touched |= 1 << owner;
             rest = &rest[pages..];
         }
-        for (lane, pages) in self.pages_per_lane.iter().enumerate() {
+        while touched != 0 {
+            let lane = touched.trailing_zeros() as usize;
+            touched &= touched - 1;
             let runs = &mut self.runs[lane];
             runs.clear();
-            if *pages > 0 {
-                self.lanes[lane].reserve(*pages, runs);
-                reservation.held.extend(runs.iter().map(|(_, held)| (lane, *held)));
-            }
+            self.used[lane] = 0;
+            self.lanes[lane].reserve(std::mem::take(&mut self.pages_per_lane[lane]), runs);
+            reservation.held.extend(runs.iter().map(|(_, held)| (lane, *held)));
         }
         let cp_size = self.lanes.len() as u32;
-        let mut used = [0; 64];
         for (lane, pages) in &self.stretches {
             let mut wanted = *pages;
             while wanted > 0 {
-                let run = &mut self.runs[*lane][used[*lane]].0;
+                let run = &mut self.runs[*lane][self.used[*lane]].0;
                 let piece = run.pages.min(wanted);
                 let first = run.start * cp_size + *lane as u32;
-                reservation.pages.extend((0..piece).map(|page| first.wrapping_add(page.wrapping_mul(cp_size))));
+                let page_at = |page: u32| first.wrapping_add(page.wrapping_mul(cp_size));
+                if piece < 8 {
+                    (0..piece).for_each(|page| reservation.pages.push(page_at(page)));
+                } else {
+                    reservation.pages.extend((0..piece).map(page_at));
+                }
                 run.start += piece;
                 run.pages -= piece;
-                used[*lane] += usize::from(run.pages == 0);
+                self.used[*lane] += usize::from(run.pages == 0);
                 wanted -= piece;
             }
         }
