@@ -21,6 +21,6 @@ mod word;
 
 pub use figures::{Marks, MarksError, PoolFigures, RUN_BUCKETS};
 pub use pool::PagePool;
-pub use pools::{HostPools, Lanes, PagesError, PoolsError, RankPools, ReserveError, Shortfall};
-pub use refusal::{PoolSizeError, SLOTS_MAX, Short, SlotError};
+pub use pools::{HostPools, Lanes, RankPools};
+pub use refusal::{PagesError, PoolSizeError, PoolsError, ReserveError, SLOTS_MAX, Short, Shortfall, SlotError};
 pub use run::{Contiguity, Run};

@@ -343,6 +343,8 @@ fn what_is_wrong_in_one_rank_changes_no_other_rank() {
     let mut lanes = Lanes::new(&[64, 64]).expect("small lanes");
     let unknown = ReserveError::UnknownOwner { position: 2, owner: 2, cp_size: 2 };
     assert_eq!(lanes.alloc_with_owners(&[0, 1, 2]), Err(unknown));
+    let unknown = ReserveError::UnknownOwner { position: 0, owner: 2, cp_size: 2 };
+    assert_eq!(lanes.alloc_with_owners(&[2, 2]), Err(unknown));
     let error = SlotError::Reserved { slot: 0 };
     assert_eq!(lanes.take(&[PageId(4), PageId(1)]), Err(PagesError::Slot { rank: Rank(1), error }));
     assert_eq!(lanes.pools().pool(Rank(0)).map(PagePool::free_pages), Some(63));

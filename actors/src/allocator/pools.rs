@@ -6,95 +6,12 @@
 //! Invariants: the owners of what is returned are the owners asked for, in order; a refusal takes nothing
 //! from any rank; a bad free or take changes no rank.
 
-use thiserror::Error;
-
 use super::figures::{Marks, MarksError};
 use super::owners::stretch;
 use super::pool::PagePool;
-use super::refusal::{PoolSizeError, SlotError};
+use super::refusal::{PagesError, PoolsError, ReserveError, Shortfall};
 use super::run::{Contiguity, Run};
 use crate::protocol::{CP_SIZE_MAX, HostSlot, PageId, Rank};
-
-/// What each rank is short of, in pages; 0 where enough is free. One entry per rank of the group.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shortfall {
-    /// Pages missing per rank. With [`Contiguity::Require`] pages missing in the longest run.
-    pub per_rank: Vec<u32>,
-}
-
-/// A reservation that was refused; nothing was taken from any rank.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum ReserveError {
-    /// An owner that is not a rank of the group.
-    #[error("owner {owner} of page {position} in a group of {cp_size}")]
-    UnknownOwner {
-        /// Where in the owner sequence.
-        position: usize,
-        /// The owner that was given.
-        owner: u8,
-        /// Ranks of the group.
-        cp_size: u8,
-    },
-    /// Some rank has too little free.
-    #[error("short of {:?} pages per rank", .0.per_rank)]
-    Short(Shortfall),
-}
-
-/// Pages that cannot be freed or taken; nothing was changed in any rank.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum PagesError {
-    /// A rank outside the group.
-    #[error("rank {rank:?} in a group of {cp_size}")]
-    UnknownRank {
-        /// The rank that was given.
-        rank: Rank,
-        /// Ranks of the group.
-        cp_size: u8,
-    },
-    /// Owners and slots are not one to one.
-    #[error("{owners} owners for {slots} slots")]
-    Unpaired {
-        /// Owners that were given.
-        owners: usize,
-        /// Slots that were given.
-        slots: usize,
-    },
-    /// A slot is wrong in the pool of its rank.
-    #[error("in the pool of {rank:?}: {error}")]
-    Slot {
-        /// Whose pool.
-        rank: Rank,
-        /// What is wrong there.
-        error: SlotError,
-    },
-}
-
-/// Pools that cannot be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum PoolsError {
-    /// A group of no ranks, or of too many.
-    #[error("{ranks} ranks are not 1..={CP_SIZE_MAX}")]
-    Ranks {
-        /// Pools asked for.
-        ranks: usize,
-    },
-    /// The pool of one rank cannot be made.
-    #[error("the pool of {rank:?}: {error}")]
-    Pool {
-        /// Whose pool.
-        rank: Rank,
-        /// What is wrong with it.
-        error: PoolSizeError,
-    },
-    /// Logical page ids of a lane would not fit 32 bits.
-    #[error("{slots} slots in each of {ranks} lanes: page ids have 32 bits")]
-    PageIds {
-        /// Slots of the largest lane.
-        slots: u32,
-        /// Lanes.
-        ranks: usize,
-    },
-}
 
 /// The pool of one rank and what is being reserved or freed in it during one call.
 #[derive(Clone, Debug)]
@@ -194,6 +111,11 @@ impl RankPools {
         contiguity: Contiguity,
         mut each: impl FnMut(Rank, Run),
     ) -> Result<u32, ReserveError> {
+        if let Some(owner) = owners.first().filter(|_| stretch(owners) == owners.len()) {
+            let rank = self.reserve_in_one_rank(*owner, owners.len() as u32, contiguity)?;
+            rank.runs.iter().for_each(|run| each(Rank(*owner), *run));
+            return Ok(rank.runs.len() as u32);
+        }
         let runs = self.reserve_per_rank(owners, contiguity)?;
         for (owner, pages) in &self.stretches {
             let rank = &mut self.ranks[usize::from(*owner)];
@@ -205,6 +127,21 @@ impl RankPools {
             }
         }
         Ok(runs)
+    }
+
+    /// Leaves the runs of `pages` pages in the `runs` of rank `owner`: a decode step or a host pool, where there
+    /// is nothing to put in order.
+    fn reserve_in_one_rank(&mut self, owner: u8, pages: u32, how: Contiguity) -> Result<&RankPool, ReserveError> {
+        let (index, cp_size) = (usize::from(owner), self.cp_size());
+        let Some(rank) = self.ranks.get_mut(index) else {
+            return Err(ReserveError::UnknownOwner { position: 0, owner, cp_size });
+        };
+        rank.runs.clear();
+        if rank.pool.reserve(pages, how, &mut rank.runs).is_err() {
+            rank.wanted_pages = pages;
+            return Err(self.give_up(1 << owner, index, how));
+        }
+        Ok(&self.ranks[index])
     }
 
     /// Leaves the runs of each rank that `owners` names in its `runs`, or nothing taken.

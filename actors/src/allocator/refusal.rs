@@ -1,6 +1,8 @@
-//! What a pool answers when it does not do what it was asked: always with the numbers, never with a change.
+//! What a pool, or the pools of a group, answer when they do not do what they were asked: always with the numbers, never with a change.
 
 use thiserror::Error;
+
+use crate::protocol::{CP_SIZE_MAX, Rank};
 
 /// A reservation that was refused; nothing was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -65,3 +67,84 @@ pub struct PoolSizeError {
 
 /// Most slots of one pool: slot arithmetic stays inside 32 bits.
 pub const SLOTS_MAX: u32 = 1 << 31;
+
+/// What each rank is short of, in pages; 0 where enough is free. One entry per rank of the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortfall {
+    /// Pages missing per rank. With [`super::Contiguity::Require`] pages missing in the longest run.
+    pub per_rank: Vec<u32>,
+}
+
+/// A reservation that was refused; nothing was taken from any rank.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ReserveError {
+    /// An owner that is not a rank of the group.
+    #[error("owner {owner} of page {position} in a group of {cp_size}")]
+    UnknownOwner {
+        /// Where in the owner sequence.
+        position: usize,
+        /// The owner that was given.
+        owner: u8,
+        /// Ranks of the group.
+        cp_size: u8,
+    },
+    /// Some rank has too little free.
+    #[error("short of {:?} pages per rank", .0.per_rank)]
+    Short(Shortfall),
+}
+
+/// Pages that cannot be freed or taken; nothing was changed in any rank.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PagesError {
+    /// A rank outside the group.
+    #[error("rank {rank:?} in a group of {cp_size}")]
+    UnknownRank {
+        /// The rank that was given.
+        rank: Rank,
+        /// Ranks of the group.
+        cp_size: u8,
+    },
+    /// Owners and slots are not one to one.
+    #[error("{owners} owners for {slots} slots")]
+    Unpaired {
+        /// Owners that were given.
+        owners: usize,
+        /// Slots that were given.
+        slots: usize,
+    },
+    /// A slot is wrong in the pool of its rank.
+    #[error("in the pool of {rank:?}: {error}")]
+    Slot {
+        /// Whose pool.
+        rank: Rank,
+        /// What is wrong there.
+        error: SlotError,
+    },
+}
+
+/// Pools that cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum PoolsError {
+    /// A group of no ranks, or of too many.
+    #[error("{ranks} ranks are not 1..={CP_SIZE_MAX}")]
+    Ranks {
+        /// Pools asked for.
+        ranks: usize,
+    },
+    /// The pool of one rank cannot be made.
+    #[error("the pool of {rank:?}: {error}")]
+    Pool {
+        /// Whose pool.
+        rank: Rank,
+        /// What is wrong with it.
+        error: PoolSizeError,
+    },
+    /// Logical page ids of a lane would not fit 32 bits.
+    #[error("{slots} slots in each of {ranks} lanes: page ids have 32 bits")]
+    PageIds {
+        /// Slots of the largest lane.
+        slots: u32,
+        /// Lanes.
+        ranks: usize,
+    },
+}
