@@ -7,5 +7,7 @@
 pub mod bus;
 pub mod client;
 pub mod engine;
+#[cfg(test)]
+mod scripted_bus;
 pub mod shm;
 pub mod tokens;

@@ -6,6 +6,8 @@
 
 mod call;
 mod error;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -104,9 +106,10 @@ impl std::fmt::Debug for Client {
 /// Asks and unwraps the one variant that answers.
 macro_rules! ask {
     ($client:expr, $op:expr, $request:expr, $answer:ident) => {
-        match $client.ask($op, &Request::from($request)).await? {
-            Answer::$answer(body) => Ok(body),
-            other => Err(ClientError::Decode(Malformed::new("kind", other.code(), stringify!($answer)))),
+        match $client.ask($op, &Request::from($request)).await {
+            Ok(Answer::$answer(body)) => Ok(body),
+            Ok(other) => Err(ClientError::Decode(Malformed::new("kind", other.code(), stringify!($answer)))),
+            Err(error) => Err(error),
         }
     };
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::pools::{Buffers, Pools};
 use super::words::{Arrival, GroupWords};
-use super::{EngineConfig, EngineError, Mismatch, Prompt, Report};
+use super::{EngineConfig, EngineError, Prompt, Report, WrongPiece};
 use crate::bus::Bus;
 use crate::client::{Client, ClientConfig, ClientCounts};
 use crate::shm::Track;
@@ -149,7 +149,7 @@ impl Core {
         for placed in pages {
             bytes += self.pools.verify(placed.page, placed.content, at, buffers, |wrong| {
                 let Placed { position, page, .. } = *placed;
-                let mismatch = Mismatch {
+                let mismatch = WrongPiece {
                     request,
                     position,
                     page: page.0,

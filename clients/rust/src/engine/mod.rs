@@ -17,6 +17,8 @@ mod forward;
 mod pools;
 mod report;
 mod session;
+#[cfg(test)]
+mod tests;
 mod words;
 
 use std::pin::pin;
@@ -30,7 +32,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 pub use config::{EngineConfig, Prompt, Verify};
-pub use report::{ClosedSums, Hit, Latencies, Mismatch, Progress, Report};
+pub use report::{ClosedSums, Hit, Latencies, Progress, Report, WrongPiece};
 
 use self::core::Core;
 use self::forward::{Forwards, Job};

@@ -29,7 +29,7 @@ pub struct Report {
     /// Words of 8 bytes that were wrong.
     pub mismatched_words: u64,
     /// The first wrong pieces.
-    pub first_mismatches: Vec<Mismatch>,
+    pub first_mismatches: Vec<WrongPiece>,
     /// Refusals by code.
     pub refusals: BTreeMap<String, u64>,
     /// Times a request to the daemon was repeated.
@@ -89,7 +89,7 @@ pub struct Latencies {
 
 /// A piece of a page that was not what it must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mismatch {
+pub struct WrongPiece {
     /// Number of the request, from 0.
     pub request: usize,
     /// Position of the page in it.
@@ -131,7 +131,7 @@ impl Report {
         Progress { requests: self.requests, over, mismatches: self.mismatches }
     }
 
-    pub(super) fn mismatch(&mut self, mismatch: Mismatch, words: u64) {
+    pub(super) fn mismatch(&mut self, mismatch: WrongPiece, words: u64) {
         self.mismatches += 1;
         self.mismatched_words += words;
         if self.first_mismatches.len() < FIRST_MAX {

@@ -379,7 +379,7 @@ impl Session<'_> {
 }
 
 /// What is decoded at place `index` of the output.
-fn output_token(prompt: &Prompt, index: u32) -> u32 {
+pub(super) fn output_token(prompt: &Prompt, index: u32) -> u32 {
     let mut state = prompt.output_seed.rotate_left(32) ^ u64::from(index);
     draw(&mut state) as u32
 }
