@@ -304,7 +304,8 @@ impl Index {
         let Some(backup) = self.backups.get(&op) else { return };
         let BackupState::Complete { slots } = &backup.state else { return };
         let (plan, slots, void) = (&backup.plan, slots.clone(), backup.void);
-        let computing = plan.session.and_then(|id| self.sessions.get(&id)).is_some_and(|s| s.blocked.is_none());
+        let computing =
+            plan.session.and_then(|id| self.sessions.get(&id)).is_some_and(|s| s.blocked.is_none() && !s.is_given_up());
         if !void && computing && plan.proven < plan.pages.len() as u32 {
             return;
         }

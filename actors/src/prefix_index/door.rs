@@ -125,6 +125,7 @@ impl Index {
             reply: from.reply.clone(),
             l1: found.l1,
             reserve_tokens: msg.reserve_tokens,
+            tokens: msg.tokens,
             owners: msg.owners.0,
         };
         let session = Session {
@@ -253,9 +254,10 @@ impl Index {
         }
     }
 
-    /// Owners of the pages behind the hits of `session`.
-    pub(super) fn chunk_owners(&self, opening: &Opening) -> Result<Vec<u8>, Refusal> {
-        let pages = opening.reserve_tokens.div_ceil(self.config.page_tokens());
+    /// Owners of the pages of the first chunk, which begins behind `hit` pages and ends with the prompt.
+    pub(super) fn chunk_owners(&self, opening: &Opening, hit: u32) -> Result<Vec<u8>, Refusal> {
+        let left = opening.tokens.saturating_sub(hit * self.config.page_tokens());
+        let pages = opening.reserve_tokens.min(left).div_ceil(self.config.page_tokens());
         self.owners_for(pages, &opening.owners)
     }
 
@@ -275,7 +277,7 @@ impl Index {
     pub(super) fn reserve_first_chunk(&mut self, now: Time, id: OpId, op: OpId, out: &mut Vec<Effect>) {
         let Some(session) = self.sessions.get(&id) else { return };
         let Phase::Opening(opening) = &session.phase else { return };
-        let owners = match self.chunk_owners(opening) {
+        let owners = match self.chunk_owners(opening, opening.l1) {
             Ok(owners) => owners,
             Err(refusal) => return self.open_refused(id, refusal, out),
         };

@@ -45,7 +45,7 @@ impl Index {
     pub(super) fn begin_load(&mut self, now: Time, id: OpId, op: OpId, nodes: &[NodeId], out: &mut Vec<Effect>) {
         let Some(session) = self.sessions.get(&id) else { return };
         let Phase::Opening(opening) = &session.phase else { return };
-        let behind = match self.chunk_owners(opening) {
+        let behind = match self.chunk_owners(opening, opening.l1 + nodes.len() as u32) {
             Ok(owners) => owners,
             Err(refusal) => return self.open_refused(id, refusal, out),
         };

@@ -79,8 +79,10 @@ pub(super) struct Opening {
     pub(super) reply: Option<ReplyTo>,
     /// Pages served from L1.
     pub(super) l1: u32,
-    /// Tokens to reserve behind the hits.
+    /// Tokens to reserve behind the hits, as far as the prompt reaches.
     pub(super) reserve_tokens: u32,
+    /// Tokens of the prompt.
+    pub(super) tokens: u32,
     /// Owners the engine wants behind the hits; empty for zigzag.
     pub(super) owners: Vec<u8>,
 }
@@ -124,6 +126,17 @@ impl Session {
     pub(super) fn committable(&self, page_tokens: u32) -> u32 {
         let full = self.computed_tokens / page_tokens;
         full.min(self.keys.len() as u32).min(self.no_draft.unwrap_or(u32::MAX))
+    }
+
+    /// Whether its engine gave it up: what its last step computed is not to be trusted.
+    pub(super) fn is_given_up(&self) -> bool {
+        match &self.phase {
+            Phase::Opening(_) | Phase::Open { .. } => false,
+            Phase::Ending(ending) => match ending.how {
+                How::Closed => false,
+                How::Aborted | How::Expired | How::Died => true,
+            },
+        }
     }
 
     /// Whether a running backup copies the page at `position`.

@@ -279,7 +279,11 @@ impl Index {
     pub(super) fn advance(&mut self, now: Time, id: OpId, out: &mut Vec<Effect>) {
         let page = self.config.page_tokens();
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        if session.load.is_some() || session.blocked.is_some() || session.committed >= session.committable(page) {
+        if session.is_given_up()
+            || session.load.is_some()
+            || session.blocked.is_some()
+            || session.committed >= session.committable(page)
+        {
             return;
         }
         let (start, parent) = (session.committed, session.tail);

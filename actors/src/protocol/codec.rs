@@ -1,7 +1,7 @@
 //! MessagePack as hicached writes it: structs are arrays to which fields are only appended, enums are
 //! `[code, body]`, lists of ids are one `bin` each, and there are no maps and no floats.
 //!
-//! Derived decoders refuse an array with extra trailing elements, so [`wire!`] writes its own: extra
+//! Derived decoders refuse an array with extra trailing elements, so `wire!` writes its own: extra
 //! elements are skipped, and fields marked `= default` may be missing.
 
 use std::fmt;

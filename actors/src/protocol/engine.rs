@@ -80,7 +80,7 @@ wire! {
         pub keys: Keys,
         /// Tokens of the prompt.
         pub tokens: u32,
-        /// Tokens to reserve beyond the hits.
+        /// Tokens to reserve beyond the hits, as far as the prompt reaches; decode extends.
         pub reserve_tokens: u32,
         /// Owners of the pages of that reservation; empty means zigzag.
         pub owners: Owners,

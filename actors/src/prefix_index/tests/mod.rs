@@ -1,0 +1,238 @@
+//! The index in scripts: the test plays everybody else.
+
+mod life;
+mod refusals;
+
+use crate::machine::{Effect, Machine, ReplyTo, Sender};
+use crate::prefix_index::{Index, IndexConfig};
+use crate::protocol::*;
+
+/// An index and the messages it has sent.
+struct Script {
+    index: Index,
+    now: Time,
+    sent: Vec<(OpId, Outgoing)>,
+    answers: Vec<(OpId, Answer)>,
+    engine_ids: OpIds,
+    next_page: u32,
+}
+
+const CONTROL: Incarnation = Incarnation([0xc0; 16]);
+const ENGINE: Incarnation = Incarnation([0xe0; 16]);
+const RANK: Incarnation = Incarnation([0xa0; 16]);
+
+fn manifest(cp_size: u8) -> Manifest {
+    let component = |name: &str, layers| ComponentSpec {
+        name: name.to_owned(),
+        dtype: "fp8".to_owned(),
+        page_bytes: vec![64; layers],
+    };
+    Manifest {
+        page_tokens: 64,
+        cp_size,
+        tile_pages: 1,
+        draft_lookahead_tokens: 0,
+        components: vec![component("target.kv", 12), component("draft.kv", 1)],
+    }
+}
+
+fn root() -> Key {
+    Key([7; 16])
+}
+
+/// Keys of a path: `name` makes it differ from others from its first page on.
+fn keys(name: u8, pages: usize) -> Vec<Key> {
+    (0..pages).map(|at| Key([name, at as u8, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, name, at as u8])).collect()
+}
+
+impl Script {
+    /// A group of one rank that serves, with `l2_slots` host pages.
+    fn serving(l2_slots: u32) -> Self {
+        let config = IndexConfig { compute_tokens_min: 0, ..IndexConfig::new(manifest(1), 65, l2_slots) };
+        Self::of(config)
+    }
+
+    fn of(config: IndexConfig) -> Self {
+        let l2_slots = config.l2_slots;
+        let index = Index::new(config, CONTROL, 1);
+        let now = Time { ns: 1 };
+        let engine_ids = OpIds::new(ENGINE);
+        let mut script = Self { index, now, sent: vec![], answers: vec![], engine_ids, next_page: 1 };
+        let mut out = Vec::new();
+        script.index.start(script.now, &mut out);
+        script.hello(RANK, l2_slots);
+        script.news_from_rank(OpId::default(), InventoryPart { cursor: 0, rows: vec![], next: u32::MAX }.into());
+        let restore = script.op_of("restore");
+        script.news(Address::Allocator, restore, Restored { part: 0 }.into());
+        script.register();
+        let attach = script.op_of("attach");
+        script.news_from_rank(
+            attach,
+            Attached { engine: ENGINE, pool_file: String::new(), words_offset: 0, load_slots_offset: 0 }.into(),
+        );
+        let lanes = script.op_of("open_lanes");
+        script.news(Address::Allocator, lanes, Freed {}.into());
+        assert!(script.index.is_serving());
+        script.sent.clear();
+        script.answers.clear();
+        script
+    }
+
+    fn hello(&mut self, life: Incarnation, host_slots: u32) {
+        let hello = RankHello { rank: Rank(0), host_slots, adopted_by: CONTROL, old_ops: 0, engine: ENGINE, passed: 0 };
+        self.deliver(Address::Rank(Rank(0)), life, OpId::default(), IndexIn::News(hello.into()));
+    }
+
+    fn register(&mut self) {
+        let msg = Register {
+            rank: Rank(0),
+            engine: ENGINE,
+            manifest: manifest(1),
+            pages: 65,
+            segment: "a".to_owned(),
+            segment_bytes: 1,
+            regions: vec![],
+            last_step: 0,
+        };
+        self.ask(msg);
+    }
+
+    fn deliver(&mut self, address: Address, incarnation: Incarnation, op: OpId, msg: IndexIn) {
+        let reply = (address == Address::Engine).then(|| ReplyTo("inbox".into()));
+        let (control, trace) = (CONTROL, None);
+        let from = Sender { address, incarnation, control, op, reply, remaining_ms: 1_000, trace };
+        let mut out = Vec::new();
+        self.index.handle(self.now, &from, msg, &mut out);
+        self.take(out);
+    }
+
+    fn take(&mut self, out: Vec<Effect>) {
+        for effect in out {
+            match effect {
+                Effect::Send { to, op, .. } => self.sent.push((op, to)),
+                Effect::Reply { op, answer, .. } => self.answers.push((op, answer)),
+                Effect::Mark { .. } => {}
+            }
+        }
+        self.index.check_invariants();
+    }
+
+    fn news(&mut self, from: Address, op: OpId, news: IndexNews) {
+        self.deliver(from, CONTROL, op, IndexIn::News(news));
+    }
+
+    fn news_from_rank(&mut self, op: OpId, news: IndexNews) {
+        self.deliver(Address::Rank(Rank(0)), RANK, op, IndexIn::News(news));
+    }
+
+    /// Sends a request with an op of its own; the answers stay for [`Self::answer`].
+    fn ask(&mut self, request: impl Into<Request>) -> OpId {
+        let op = self.engine_ids.draw();
+        self.ask_as(op, request);
+        op
+    }
+
+    fn ask_as(&mut self, op: OpId, request: impl Into<Request>) {
+        self.deliver(Address::Engine, ENGINE, op, IndexIn::Request(request.into()));
+    }
+
+    /// The newest answer to `op`.
+    fn answer(&self, op: OpId) -> &Answer {
+        &self.answers.iter().rev().find(|(of, _)| *of == op).expect("an answer").1
+    }
+
+    fn refusal(&self, op: OpId) -> &Refusal {
+        match self.answer(op) {
+            Answer::Refused(refusal) => refusal,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    /// The op of the newest message of `kind`.
+    fn op_of(&self, kind: &str) -> OpId {
+        let newest = self.sent.iter().rev().find(|(_, msg)| msg.encode_body().0 == kind);
+        newest.unwrap_or_else(|| panic!("no {kind} was sent")).0
+    }
+
+    fn count_of(&self, kind: &str) -> usize {
+        self.sent.iter().filter(|(_, msg)| msg.encode_body().0 == kind).count()
+    }
+
+    /// Opens a session over `keys` with room for all its pages, and grants the pages.
+    fn open(&mut self, keys: &[Key]) -> OpId {
+        let tokens = keys.len() as u32 * 64;
+        let op = self.ask(open(keys, tokens));
+        let asked = self.sent.iter().rev().find_map(|(of, msg)| match msg {
+            Outgoing::Allocator(AllocatorIn::Reserve(msg)) => Some((*of, msg.owners.0.len() as u32)),
+            _ => None,
+        });
+        if let (Some((reserve, pages)), None) = (asked, self.answers.iter().find(|(of, _)| *of == op)) {
+            let granted = (self.next_page..self.next_page + pages).map(PageId).collect();
+            self.next_page += pages;
+            self.news(Address::Allocator, reserve, Reserved { pages: Pages(granted) }.into());
+        }
+        op
+    }
+
+    fn opened(&self, op: OpId) -> &Opened {
+        match self.answer(op) {
+            Answer::Opened(opened) => opened,
+            other => panic!("not opened: {other:?}"),
+        }
+    }
+
+    /// One step that computes the session's pages `from..to`, announced and passed.
+    fn compute(&mut self, session: OpId, number: u64, pages: std::ops::Range<u32>, draft: bool) {
+        let held = self.opened(session).pages.0.clone();
+        let entry = StepEntry {
+            session,
+            first_token: pages.start * 64,
+            tokens: (pages.end - pages.start) * 64,
+            pages: Pages(held[pages.start as usize..pages.end as usize].to_vec()),
+            draft,
+            keys: Keys(vec![]),
+            first_key: 0,
+            load_read: false,
+        };
+        self.ask(Step { number, entries: vec![entry], engine: ENGINE, all_layers_at_end: false });
+        self.pass(number);
+    }
+
+    fn pass(&mut self, step: u64) {
+        self.news_from_rank(OpId::default(), Passed { step, engine: ENGINE }.into());
+    }
+
+    fn close(&mut self, session: OpId, last_step: u64) -> Closed {
+        self.ask(Close {
+            session,
+            tenant: "a".to_owned(),
+            last_step,
+            keys: Keys(vec![]),
+            first_key: 0,
+            drafted: 0,
+            accepted: 0,
+            blob: Bin(vec![]),
+        });
+        match &self.answers.last().expect("an answer").1 {
+            Answer::Closed(closed) => closed.clone(),
+            other => panic!("not closed: {other:?}"),
+        }
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.index.counters().into_iter().find(|(of, _)| *of == name).expect("a counter").1
+    }
+}
+
+fn open(keys: &[Key], tokens: u32) -> Open {
+    Open {
+        tenant: "a".to_owned(),
+        salt: root(),
+        keys: Keys(keys.to_vec()),
+        tokens,
+        reserve_tokens: tokens,
+        owners: Owners(vec![]),
+        priority: 0,
+        no_match: false,
+    }
+}
