@@ -1,4 +1,5 @@
-//! What a pool, or the pools of a group, answer when they do not do what they were asked: always with the numbers, never with a change.
+//! What a pool, or the pools of a group, answer when they do not do what they were asked: always with the
+//! numbers, never with a change.
 
 use thiserror::Error;
 
@@ -12,7 +13,7 @@ pub struct Short {
     pub wanted_pages: u32,
     /// Pages free.
     pub free_pages: u32,
-    /// Longest free run: what [`Contiguity::Require`] goes by.
+    /// Longest free run: what [`super::Contiguity::Require`] goes by.
     pub longest_run_pages: u32,
 }
 
