@@ -5,8 +5,16 @@
 
 pub mod allocator;
 pub mod calls;
+pub mod copy_ack;
+pub mod ended;
+pub mod evictor;
+pub mod faults;
 pub mod host;
 pub mod link;
+pub mod lives;
 pub mod machine;
+pub mod makers;
 pub mod prefix_index;
 pub mod protocol;
+#[cfg(test)]
+mod script;
