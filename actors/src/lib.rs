@@ -18,3 +18,4 @@ pub mod prefix_index;
 pub mod protocol;
 #[cfg(test)]
 mod script;
+pub mod writer;
