@@ -12,6 +12,7 @@ pub mod faults;
 pub mod host;
 pub mod link;
 pub mod lives;
+pub mod loader;
 pub mod machine;
 pub mod makers;
 pub mod prefix_index;

@@ -10,7 +10,7 @@ const RANK_0: Address = Address::Rank(Rank(0));
 const RANK_1: Address = Address::Rank(Rank(1));
 
 /// Two target layers and one of the draft: bits 0, 1 and 2.
-pub(super) fn manifest(cp_size: u8) -> Manifest {
+fn manifest(cp_size: u8) -> Manifest {
     let component = |name: &str, layers: usize| ComponentSpec {
         name: name.to_owned(),
         dtype: "u8".to_owned(),
@@ -387,5 +387,45 @@ fn a_pool_for_two_of_three_backups_in_one_sweep_refuses_the_third_and_mixes_noth
         let (_, Outgoing::Rank(_, RankIn::BackupCopy(copy))) = &told[0] else { panic!("{told:?}") };
         assert_eq!(copy.slots.0, slots.map(HostSlot));
         assert_eq!(writer.say(RANK_0, op(10 + n), done(0)), [(op(10 + n), complete(&slots))]);
+    }
+}
+
+#[cfg(feature = "planted-faults")]
+mod planted {
+    use super::*;
+    use crate::faults::Fault;
+
+    fn planted(fault: Fault) -> Script<Writer> {
+        writer_with(|config| config.faults = Faults::planted(fault))
+    }
+
+    #[test]
+    fn a_backup_is_visible_before_its_last_acknowledgement() {
+        let mut writer = planted(Fault::VisibleBeforeLastAck);
+        copying(&mut writer);
+        assert_eq!(writer.say(RANK_0, op(10), done(0)), [(op(10), complete(&[4, 4, 5]))]);
+    }
+
+    #[test]
+    fn the_draft_is_not_needed() {
+        let mut writer = planted(Fault::DraftAckNotNeeded);
+        copying(&mut writer);
+        writer.say(RANK_0, op(10), acked(0, 0b011));
+        assert_eq!(writer.say(RANK_1, op(10), acked(1, 0b011)).len(), 1);
+    }
+
+    #[test]
+    fn slots_are_freed_while_a_copy_can_still_write() {
+        let mut writer = planted(Fault::FreedWhileCopyCanStillWrite);
+        copying(&mut writer);
+        assert_eq!(codes(&writer.say(RANK_0, op(10), failed(0))), ["allocator free"]);
+    }
+
+    #[test]
+    fn a_stale_acknowledgement_is_accepted() {
+        let mut writer = planted(Fault::StaleAttemptAccepted);
+        copying(&mut writer);
+        writer.say_as(RANK_0, life(0, 9), op(10), done(0));
+        assert_eq!(writer.say(RANK_1, op(10), CopyAck { attempt: 9, ..done(1) }).len(), 1);
     }
 }
