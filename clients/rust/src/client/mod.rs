@@ -184,16 +184,16 @@ impl Client {
         }
     }
 
-    /// More pages for a session.
-    pub async fn extend(&self, extend: Extend) -> Result<Extended, ClientError> {
-        ask!(self, extend.session, extend, Extended)
+    /// More pages for a session. `op` is one extension: the same op gets the same pages, however often it is asked.
+    pub async fn extend(&self, op: OpId, extend: Extend) -> Result<Extended, ClientError> {
+        ask!(self, op, extend, Extended)
     }
 
-    /// [`Self::extend`], asking again after each refusal with a hint, for at most `patience`.
+    /// [`Self::extend`], asking again under a new op after each refusal with a hint, for at most `patience`.
     pub async fn extend_when_room(&self, extend: &Extend, patience: Duration) -> Result<Extended, ClientError> {
         let until = Instant::now() + patience;
         loop {
-            match self.extend(extend.clone()).await {
+            match self.extend(self.draw(), extend.clone()).await {
                 Ok(extended) => return Ok(extended),
                 Err(error) => self.wait_for_room(error, until).await?,
             }

@@ -97,7 +97,7 @@ async fn with_bypass_an_open_goes_on_uncached_and_is_counted() {
     assert!(matches!(error, ClientError::Uncached { .. }), "{error}");
     let extend =
         Extend { session: client.draw(), tenant: "t".to_owned(), tokens: 1, owners: Owners::default(), first: 0 };
-    assert!(matches!(client.extend(extend).await.unwrap_err(), ClientError::Bus(_)));
+    assert!(matches!(client.extend(client.draw(), extend).await.unwrap_err(), ClientError::Bus(_)));
     assert_eq!((client.counts().bypassed, log.lock().unwrap().len()), (1, 2));
 }
 

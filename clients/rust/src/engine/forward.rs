@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hicached_actors::protocol::{Incarnation, OpId, Refusal, Step, StepEntry};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::EngineError;
 use super::core::{Core, Load, Placed};
@@ -39,8 +40,8 @@ pub(super) struct Outcome {
     pub(super) step: u64,
     /// The session has to run again from the first position of its load.
     pub(super) load_failed: bool,
-    /// Whether the daemon took the step.
-    pub(super) told: Result<(), ClientError>,
+    /// The sessions of the step that do not count for the daemon, or why it did not take the step.
+    pub(super) told: Result<Vec<OpId>, ClientError>,
 }
 
 /// Asks for a join and waits for it.
@@ -182,30 +183,54 @@ struct StepLine {
 impl StepLine {
     /// Tells `step` after those before it. A step the daemon refuses for what it names is told without entries, so
     /// that the numbers go on, and the refusal is returned.
-    async fn tell(&mut self, step: Step, until: Instant) -> Result<(), ClientError> {
+    async fn tell(&mut self, step: Step, until: Instant) -> Result<Vec<OpId>, ClientError> {
         self.untold.push_back((self.client.draw(), step));
-        let mut refused = Ok(());
+        let mut result = Ok(Vec::new());
         while let Some((op, step)) = self.untold.front_mut() {
-            match self.client.step(*op, step.clone()).await {
-                Ok(_) => self.next(),
-                // An answer that was lost: the daemon is ahead.
-                Err(ClientError::Refused(Refusal::Gap(gap))) if gap.expected > step.number => self.next(),
-                Err(error @ ClientError::Refused(_)) if error.room_hint().is_some() => {
-                    self.client.wait_for_room(error, until).await?;
+            let error = match self.client.step(*op, step.clone()).await {
+                Ok(stepped) => {
+                    result = result.map(|_: Vec<OpId>| stepped.void);
+                    self.untold.pop_front();
+                    continue;
                 }
-                Err(error @ ClientError::Refused(Refusal::Gap(_))) => return Err(error),
-                Err(error @ ClientError::Refused(_)) if !step.entries.is_empty() => {
+                Err(error) => error,
+            };
+            match gap_of(&error, step) {
+                // An answer that was lost: the daemon is ahead.
+                Some(Gap::Number { expected }) if expected > step.number => {
+                    self.untold.pop_front();
+                }
+                Some(Gap::Number { .. }) => return Err(error),
+                // A load failed, and the daemon has not heard of it yet.
+                Some(Gap::Token) if Instant::now() < until => sleep(GAP_PAUSE).await,
+                None if error.room_hint().is_some() => self.client.wait_for_room(error, until).await?,
+                Some(Gap::Token) | None if matches!(error, ClientError::Refused(_)) && !step.entries.is_empty() => {
                     step.entries.clear();
                     *op = self.client.draw();
-                    refused = Err(error);
+                    result = Err(error);
                 }
-                Err(error) => return Err(error),
+                Some(Gap::Token) | None => return Err(error),
             }
         }
-        refused
-    }
-
-    fn next(&mut self) {
-        self.untold.pop_front();
+        result
     }
 }
+
+/// What a `Gap` speaks of: the number of the step, or the first token of one of its entries.
+enum Gap {
+    Number { expected: u64 },
+    Token,
+}
+
+/// What was out of order in `step`. A number that an entry's first token equals is taken for that token: a step the
+/// daemon knows is answered, so only a step it does not know yet leaves a gap in the numbers.
+fn gap_of(error: &ClientError, step: &Step) -> Option<Gap> {
+    let ClientError::Refused(Refusal::Gap(gap)) = error else { return None };
+    match step.entries.iter().any(|entry| u64::from(entry.first_token) == gap.got) {
+        true => Some(Gap::Token),
+        false => Some(Gap::Number { expected: gap.expected }),
+    }
+}
+
+/// Until the daemon's ranks have told it of a load that failed: a few of their messages.
+const GAP_PAUSE: Duration = Duration::from_millis(5);

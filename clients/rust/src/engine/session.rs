@@ -2,7 +2,7 @@
 
 use hicached_actors::calls::draw;
 use hicached_actors::protocol::{
-    Abort, Close, Extend, Keys, LoadTicket, Malformed, OpId, Open, Opened, Owners, PageId, Pages, StepEntry,
+    Abort, Close, Extend, Keys, LoadTicket, Malformed, OpId, Open, Opened, Owners, PageId, Pages, StepEntry, WrongState,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -67,6 +67,8 @@ struct Session<'a> {
     pages: Vec<PageId>,
     hit: Hit,
     load: Option<LoadTicket>,
+    /// First position of its load, to which the session falls back when the load has failed.
+    load_first: Option<u32>,
     /// Tokens that are in the pages, or on their way into them by the load.
     frontier: u32,
     tail: Tail,
@@ -93,6 +95,7 @@ async fn live(core: &Core, jobs: &mpsc::Sender<Job>, number: usize, prompt: &Pro
         pages: Vec::new(),
         hit,
         load: None,
+        load_first: None,
         frontier: 0,
         tail: Tail::of(&prompt.plan, core.config.paging()),
         decoded: 0,
@@ -149,6 +152,7 @@ impl Session<'_> {
         let Some(hits) = hits else { return Err(odd("hits", format_args!("{l1}+{l2}"), keyed)) };
         self.take_pages(opened.pages)?;
         self.load = opened.load.into_iter().next();
+        self.load_first = self.load.as_ref().map(|load| load.first);
         let layers = self.core.pools.layers_of_load();
         match &self.load {
             Some(load) if (load.first, load.pages) != (l1, l2) || !is_sound(load, layers) => {
@@ -190,7 +194,7 @@ impl Session<'_> {
             } else if let Some(load) = self.load.take() {
                 let load = self.with_pages(load);
                 if !self.core.load(self.number, &load).await {
-                    self.fall_back(load.ticket.first);
+                    self.fall_back();
                 }
             } else {
                 break;
@@ -223,7 +227,6 @@ impl Session<'_> {
             self.decoded = token + 1;
         }
         let load = self.load.take().map(|load| self.with_pages(load));
-        let load_first = load.as_ref().map(|load| load.ticket.first);
         let keys = self.tail.keys_from(self.keyed).to_vec();
         let keyed = self.keyed + keys.len() as u32;
         let (first, last) = (first_token / self.page_tokens(), (end - 1) / self.page_tokens());
@@ -235,6 +238,7 @@ impl Session<'_> {
             draft: self.fate.draft,
             keys: Keys(keys),
             first_key: self.keyed,
+            load_read: self.hit.l2 > 0 && load.is_none(),
         };
         let (done, outcome) = oneshot::channel();
         let work = Work { request: self.number, entry, writes: self.writes(first, last, end), load, done };
@@ -242,18 +246,24 @@ impl Session<'_> {
         let outcome = outcome.await.map_err(|_| ended())?;
         self.forwards += 1;
         self.last_step = outcome.step;
-        outcome.told?;
-        match load_first {
-            Some(first) if outcome.load_failed => self.fall_back(first),
-            Some(_) | None => (self.frontier, self.keyed) = (end, keyed),
+        let is_void = outcome.told?.contains(&self.id);
+        if !outcome.load_failed && !is_void {
+            (self.frontier, self.keyed) = (end, keyed);
+            return Ok(());
         }
-        Ok(())
+        // The load failed here, or on a rank that had said otherwise; or the session is over.
+        match self.fall_back() {
+            true => Ok(()),
+            false => Err(ClientError::Refused(WrongState::new(self.id, "void").into())),
+        }
     }
 
-    /// The load failed: its pages are this session's to compute, under a new step.
-    fn fall_back(&mut self, first: u32) {
+    /// The load failed: its pages are this session's to compute, under a new step. `false` when it has no load.
+    fn fall_back(&mut self) -> bool {
+        let Some(first) = self.load_first.take() else { return false };
         self.core.report().loads_failed += 1;
         self.frontier = first * self.page_tokens();
+        true
     }
 
     /// Asks for pages until the tokens before `end` have theirs. A chunk gets the zigzag split; the single pages of

@@ -238,7 +238,7 @@ impl State {
             let session = self.sessions.get_mut(&entry.session).unwrap();
             session.keys.extend((entry.first_key..).zip(entry.keys.0));
         }
-        Stepped { number: step.number, backups: vec![] }.into()
+        Stepped { number: step.number, backups: vec![], void: vec![] }.into()
     }
 
     fn close(&mut self, close: Close) -> Closed {
