@@ -39,6 +39,8 @@ pub(super) struct State {
     pub(super) control: Incarnation,
     pub(super) ranks: Vec<FakeRank>,
     pub(super) serve: Serve,
+    /// The next step counts for none of its sessions.
+    pub(super) void_once: bool,
     /// No rank ever moves a word of a load.
     pub(super) dead_ranks: bool,
     /// Refusals to give before anything else, by kind of request.
@@ -78,6 +80,7 @@ impl Daemon {
             manifest,
             control: Incarnation([8; 16]),
             serve: Serve::Nothing,
+            void_once: false,
             dead_ranks: false,
             refuse: VecDeque::new(),
             log: Vec::new(),
@@ -234,6 +237,10 @@ impl State {
             return Refusal::from(Gap { expected: self.next_step, got: step.number }).into();
         }
         self.next_step += 1;
+        if std::mem::take(&mut self.void_once) {
+            let void = step.entries.iter().map(|entry| entry.session).collect();
+            return Stepped { number: step.number, backups: vec![], void }.into();
+        }
         for entry in step.entries {
             let session = self.sessions.get_mut(&entry.session).unwrap();
             session.keys.extend((entry.first_key..).zip(entry.keys.0));

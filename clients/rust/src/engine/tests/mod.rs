@@ -164,6 +164,57 @@ async fn after_a_failed_load_its_pages_are_computed_under_a_new_step() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_load_that_failed_behind_its_last_word_sends_the_session_back() {
+    let config = config(manifest(2, 0, 64));
+    let daemon = Daemon::new(config.manifest.clone());
+    let mut engine = start(&daemon, &config).await;
+    run(&mut engine, vec![prompt(&config, 1, 70)]).await;
+    daemon.kinds();
+    daemon.state().serve = Serve::FromL2;
+    daemon.state().void_once = true;
+    let report = run(&mut engine, vec![prompt(&config, 1, 70)]).await;
+    let requests = daemon.requests();
+    let entries: Vec<_> = steps(&requests)
+        .iter()
+        .map(|step| (step.number, step.entries[0].first_token, step.entries[0].tokens))
+        .collect();
+    assert_eq!(entries, [(2, 64, 6), (3, 0, 70)]);
+    assert_eq!((report.loads_failed, report.is_clean()), (1, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_waits_until_the_daemon_has_heard_that_its_load_failed() {
+    let config = config(manifest(2, 0, 64));
+    let daemon = Daemon::new(config.manifest.clone());
+    let mut engine = start(&daemon, &config).await;
+    run(&mut engine, vec![prompt(&config, 1, 70)]).await;
+    daemon.kinds();
+    daemon.state().serve = Serve::FailedLoad(1);
+    let early = || ("step", Refusal::from(Gap { expected: 64, got: 0 }));
+    daemon.state().refuse = [early(), early()].into();
+    let report = run(&mut engine, vec![prompt(&config, 1, 64)]).await;
+    let requests = daemon.requests();
+    let told: Vec<_> = steps(&requests).iter().map(|step| (step.number, step.entries.len())).collect();
+    assert_eq!(told, [(2, 1), (2, 1), (2, 1)], "the same step again");
+    assert!(report.is_clean());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_slot_of_a_load_is_given_back_by_the_first_step_after_it() {
+    let config = EngineConfig { chunk_tokens: 16, ..config(manifest(2, 0, 64)) };
+    let daemon = Daemon::new(config.manifest.clone());
+    let mut engine = start(&daemon, &config).await;
+    run(&mut engine, vec![prompt(&config, 1, 64)]).await;
+    daemon.kinds();
+    daemon.state().serve = Serve::FromL2;
+    let longer = PagePlan::of_tokens(SALT, &tokens(1, 96), config.paging(), |_| &[]);
+    run(&mut engine, vec![Prompt::new("t", longer)]).await;
+    let requests = daemon.requests();
+    let read: Vec<_> = steps(&requests).iter().map(|step| step.entries[0].load_read).collect();
+    assert_eq!(read, [false, true]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_load_that_never_ends_is_given_up_at_its_deadline() {
     let config = config(manifest(2, 0, 64));
     let daemon = Daemon::new(config.manifest.clone());
