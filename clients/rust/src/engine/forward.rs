@@ -200,6 +200,13 @@ impl StepLine {
                 Some(Gap::Number { expected }) if expected > step.number => {
                     self.untold.pop_front();
                 }
+                // Steps that were launched and never heard of: they have passed, and nothing of them counts.
+                Some(Gap::Number { expected }) if (1..=MISSING_MAX).contains(&step.number.saturating_sub(expected)) => {
+                    let missing: Vec<Step> = (expected..step.number).map(|number| empty(number, step.engine)).collect();
+                    for step in missing.into_iter().rev() {
+                        self.untold.push_front((self.client.draw(), step));
+                    }
+                }
                 Some(Gap::Number { .. }) => return Err(error),
                 // A load failed, and the daemon has not heard of it yet.
                 Some(Gap::Token) if Instant::now() < until => sleep(GAP_PAUSE).await,
@@ -232,5 +239,12 @@ fn gap_of(error: &ClientError, step: &Step) -> Option<Gap> {
     }
 }
 
+/// A step that names nobody.
+fn empty(number: u64, engine: Incarnation) -> Step {
+    Step { number, entries: Vec::new(), engine, all_layers_at_end: false }
+}
+
+/// Most steps told again at once: more are not a loss of messages.
+const MISSING_MAX: u64 = 1_024;
 /// Until the daemon's ranks have told it of a load that failed: a few of their messages.
 const GAP_PAUSE: Duration = Duration::from_millis(5);

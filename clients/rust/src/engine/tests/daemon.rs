@@ -50,7 +50,8 @@ pub(super) struct State {
     pub(super) sessions: BTreeMap<OpId, FakeSession>,
     pub(super) l1: BTreeMap<Key, PageId>,
     host: BTreeMap<Key, Vec<Vec<u8>>>,
-    next_step: u64,
+    pub(super) next_step: u64,
+    pub(super) heartbeats: u64,
     uses: u64,
     folder: PathBuf,
 }
@@ -88,6 +89,7 @@ impl Daemon {
             l1: BTreeMap::new(),
             host: BTreeMap::new(),
             next_step: 1,
+            heartbeats: 0,
             uses: 0,
             folder,
         })))
@@ -116,6 +118,10 @@ impl Daemon {
         let (mut state, request) = (self.state(), request.expect("engines send requests"));
         let (control, op) = (state.control, envelope.op);
         if let Request::Heartbeat(_) = request {
+            state.heartbeats += 1;
+            if envelope.control != control {
+                return Answer::from(Refusal::from(NewIncarnation { old: envelope.control, new: control })).into();
+            }
             return Done { control }.into();
         }
         state.log.push((op, request.clone()));

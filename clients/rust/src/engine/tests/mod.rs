@@ -382,6 +382,35 @@ async fn a_step_refused_for_a_session_is_told_without_it_so_that_numbers_go_on()
 }
 
 #[tokio::test(start_paused = true)]
+async fn steps_the_daemon_never_heard_of_are_told_as_empty_ones() {
+    let config = config(manifest(2, 0, 64));
+    let daemon = Daemon::new(config.manifest.clone());
+    let mut engine = start(&daemon, &config).await;
+    run(&mut engine, (0..3).map(|seed| prompt(&config, seed, 40)).collect()).await;
+    daemon.kinds();
+    daemon.state().next_step = 2;
+    let report = run(&mut engine, vec![prompt(&config, 9, 40)]).await;
+    let requests = daemon.requests();
+    let told: Vec<_> = steps(&requests).iter().map(|step| (step.number, step.entries.len())).collect();
+    assert_eq!(told, [(4, 1), (2, 0), (3, 0), (4, 1)]);
+    assert!(report.is_clean());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_engine_says_that_it_lives_and_joins_a_new_control_group_by_itself() {
+    let config = config(manifest(2, 0, 64));
+    let daemon = Daemon::new(config.manifest.clone());
+    let engine = start(&daemon, &config).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(daemon.state().heartbeats >= 2 * 6, "two ranks, three in every lease of 30 s");
+    assert!(daemon.kinds().is_empty());
+    daemon.state().control = Incarnation([9; 16]);
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(daemon.kinds(), ["register", "register"], "once for the group, whichever rank heard of it");
+    assert_eq!(engine.client().control(), Incarnation([9; 16]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn pages_without_bytes_change_nothing_but_the_bytes() {
     let config = EngineConfig { verify: Verify::Everything, ..config(manifest(2, 0, 0)) };
     let daemon = Daemon::new(config.manifest.clone());
