@@ -291,6 +291,14 @@ impl Index {
         self.parked_backups.retain(|parked| parked.plan.session != Some(id));
     }
 
+    /// A rank begins a new life: what its old one copied and has not sealed is not to be trusted.
+    pub(super) fn void_backups_on(&mut self, rank: Rank) {
+        let cp_size = self.config.cp_size();
+        for backup in self.backups.values_mut() {
+            backup.void |= backup.plan.pages.iter().any(|page| page.owner(cp_size) == rank);
+        }
+    }
+
     fn settle_complete(&mut self, now: Time, out: &mut Vec<Effect>) {
         let complete = |backup: &BackupOp| matches!(backup.state, BackupState::Complete { .. });
         let ops: Vec<OpId> = self.backups.iter().filter(|(_, b)| complete(b)).map(|(op, _)| *op).collect();

@@ -42,6 +42,8 @@ pub struct IndexConfig {
     pub retry_ms: u32,
     /// Events kept for replay.
     pub events_max: usize,
+    /// The fault that a test has planted.
+    pub faults: crate::faults::Faults,
 }
 
 impl IndexConfig {
@@ -61,6 +63,7 @@ impl IndexConfig {
             rank_lease_ms: 2_000,
             retry_ms: 5,
             events_max: 1_024,
+            faults: crate::faults::Faults::NONE,
         }
     }
 

@@ -179,12 +179,13 @@ impl Index {
 
     fn served(&self, salt: SaltId, keys: &[Key], nodes: &mut Vec<NodeId>) -> Match {
         let mut found = self.tree.match_into(salt, keys, nodes);
-        if !self.members.any_silent() {
+        if !self.members.any_silent() && self.recovery.all_read() {
             return found;
         }
         let from = found.l1 as usize;
-        let silent = |node: &NodeId| self.tree.page(*node).l2.is_some_and(|(rank, _)| self.members.is_silent(rank));
-        if let Some(at) = nodes[from..].iter().position(silent) {
+        let away = |rank| self.members.is_silent(rank) || !self.recovery.is_read(rank);
+        let out_of_reach = |node: &NodeId| self.tree.page(*node).l2.is_some_and(|(rank, _)| away(rank));
+        if let Some(at) = nodes[from..].iter().position(out_of_reach) {
             nodes.truncate(from + at);
             found.l2 = at as u32;
             found.last = nodes.last().copied();

@@ -2,6 +2,7 @@
 
 use super::tree::{NodeId, TakenCopy, Victim};
 use super::{CALL, Index, Placed, WritePolicy, reply};
+use crate::faults::Fault;
 use crate::machine::{Effect, ReplyTo, Sender};
 use crate::protocol::{
     AllocatorIn, Damaged, Evict, Evicted, EvictorIn, Flush, Flushed, Free, HostSlot, Key, Malformed, OpId, OpSettled,
@@ -108,6 +109,9 @@ impl Index {
         } else {
             (self.tree.victims(tier, &mut wants, VICTIMS_MAX, &mut victims).collateral, 0)
         };
+        if self.config.faults.is(Fault::ParentEvictedBeforeChild) {
+            victims.extend(self.a_parent(tier));
+        }
         let mut freed = vec![0; lanes];
         for victim in &victims {
             freed[self.lane_of(victim.copy)] += 1;
@@ -125,6 +129,21 @@ impl Index {
             return self.answer_evict(op, out);
         }
         self.give_back(now, tier, &victims, FreeThen::Evict(op), out);
+    }
+
+    /// The copy of a page that has children in the tier, as if it could leave.
+    fn a_parent(&self, tier: Tier) -> Option<Victim> {
+        let views = self.tree.nodes(0).map(|node| self.tree.page(node));
+        let mut parents = views.filter(|view| match tier {
+            Tier::L1 => view.children[0] > 0,
+            Tier::L2 => view.children[1] > 0,
+        });
+        let view = parents.next()?;
+        let copy = match tier {
+            Tier::L1 => TakenCopy::L1(view.l1?),
+            Tier::L2 => view.l2.map(|(rank, slot)| TakenCopy::L2(rank, slot))?,
+        };
+        Some(Victim { key: view.key, copy, is_elsewhere: false, is_collateral: true })
     }
 
     fn lane_of(&self, copy: TakenCopy) -> usize {

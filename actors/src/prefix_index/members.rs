@@ -155,6 +155,7 @@ impl Index {
         }
         if let Some(old) = member.incarnation.replace(from.incarnation) {
             self.members.replace(old);
+            self.void_backups_on(rank);
         }
         for to in [
             Outgoing::Writer(WriterIn::from(RankIs { rank, incarnation: from.incarnation })),

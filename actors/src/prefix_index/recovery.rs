@@ -54,6 +54,15 @@ impl Recovery {
         }
     }
 
+    /// Whether the page table of the rank's present life is known.
+    pub(super) fn is_read(&self, rank: Rank) -> bool {
+        self.tables.get(usize::from(rank.0)).is_some_and(|table| table.read)
+    }
+
+    pub(super) fn all_read(&self) -> bool {
+        self.tables.iter().all(|table| table.read)
+    }
+
     pub(super) fn is_adopting_rows(&self, op: OpId) -> bool {
         self.adopting.contains_key(&op)
     }
