@@ -4,5 +4,6 @@ pub mod bench;
 pub mod bus;
 pub mod cli;
 pub mod config;
+pub mod rank;
 pub mod replay;
 pub mod shell;

@@ -175,6 +175,11 @@ impl<M: Machine> Host<M> {
         all
     }
 
+    /// The control incarnation is `control` from now on: for a rank, which obeys one after the other.
+    pub fn set_control(&mut self, control: Incarnation) {
+        self.control = control;
+    }
+
     /// Runs `act` on the machine and sends what comes of it: how a shell starts a machine.
     pub fn with(&mut self, out: &mut Output, act: impl FnOnce(&mut M, &mut Vec<Effect>)) {
         act(&mut self.machine, &mut self.effects);
@@ -186,7 +191,8 @@ impl<M: Machine> Host<M> {
     fn is_stale(&self, sender: Address, envelope: &Envelope) -> bool {
         match sender {
             Address::Index | Address::Allocator | Address::Evictor | Address::Writer | Address::Loader => {
-                envelope.incarnation != self.control
+                // Only a rank knows `adopt`: a new control incarnation begins with it.
+                envelope.incarnation != self.control && envelope.kind != "adopt"
             }
             Address::Rank(_) => envelope.control != self.control && envelope.kind != "rank_hello",
             Address::Engine => false,

@@ -1,0 +1,272 @@
+//! One copy of one rank: the pages of an op, layer by layer, in one direction.
+//!
+//! A job ends once: when its last layer is in place, or after a stop or a fault as soon as no thread is inside it.
+//! Ending settles the load slot of a load. Layers may finish in any order; the word of a load moves over the
+//! longest row of layers that are in place.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use hicached_actors::protocol::{Malformed, Refusal, WrongState};
+use hicached_client::shm::LoadState;
+use hicached_kernels::copy_cpu::{CopyError, Direction, Pools};
+use hicached_kernels::layout::{Component, Layout};
+use hicached_kernels::runs::Runs;
+
+use super::{Event, Events};
+use crate::rank::checked_read::{damaged_component, sums_of};
+use crate::rank::l1::L1;
+use crate::rank::layout::LayerCount;
+use crate::rank::page_table::Sums;
+use crate::rank::pool_file::PoolFile;
+
+/// Names a job within its rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::rank) struct JobId(pub(in crate::rank) u64);
+
+/// The memory a job works on; it keeps both mappings alive.
+#[derive(Clone, Debug)]
+pub(in crate::rank) struct Ground {
+    pub(in crate::rank) layout: Arc<Layout>,
+    pub(in crate::rank) pool: Arc<PoolFile>,
+    pub(in crate::rank) l1: Arc<L1>,
+}
+
+/// What a job is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::rank) enum JobKind {
+    /// From L1 to L2.
+    Backup {
+        /// The step that computes the pages, 0 when they are computed.
+        step: u64,
+        /// Whether the records are summed when they are whole.
+        sums: bool,
+    },
+    /// From L2 to L1.
+    Load {
+        /// Slot in the ring.
+        slot: u32,
+        /// Which use of it.
+        use_count: u64,
+        /// The word before the first layer.
+        base: u64,
+    },
+}
+
+/// How a job ended.
+#[derive(Debug)]
+pub(in crate::rank) struct End {
+    /// Why it did not complete.
+    pub(in crate::rank) failed: Option<Refusal>,
+    /// Checksums of its records, in the order of its pages, when they were asked for.
+    pub(in crate::rank) sums: Vec<Sums>,
+    /// What it cost.
+    pub(in crate::rank) tally: Tally,
+}
+
+/// Figures of a job.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::rank) struct Tally {
+    /// Bytes copied.
+    pub(in crate::rank) bytes: u64,
+    /// Time threads spent copying.
+    pub(in crate::rank) copying: Duration,
+    /// Time its ready layers waited for a thread.
+    pub(in crate::rank) waiting: Duration,
+}
+
+/// A copy, shared by the rank and the threads that make it.
+#[derive(Debug)]
+pub(in crate::rank) struct Job {
+    id: JobId,
+    kind: JobKind,
+    runs: Runs,
+    layers: LayerCount,
+    ground: Ground,
+    events: Events,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Debug)]
+struct Progress {
+    /// Threads inside a copy of this job.
+    running: u32,
+    /// By place in the order of a load.
+    done: Vec<bool>,
+    /// All layers before this place are done.
+    done_row: u32,
+    stop: Option<Refusal>,
+    over: bool,
+    tally: Tally,
+}
+
+/// What the thread that ended a job hands on.
+struct Ended(Option<Refusal>, Tally);
+
+impl Job {
+    pub(in crate::rank) fn new(id: JobId, kind: JobKind, runs: Runs, ground: Ground, events: Events) -> Arc<Self> {
+        let layers = LayerCount::of(&ground.layout);
+        let done = vec![false; layers.total() as usize];
+        let progress = Progress { running: 0, done, done_row: 0, stop: None, over: false, tally: Tally::default() };
+        Arc::new(Self { id, kind, runs, layers, ground, events, progress: Mutex::new(progress) })
+    }
+
+    pub(in crate::rank) fn id(&self) -> JobId {
+        self.id
+    }
+
+    pub(in crate::rank) fn kind(&self) -> &JobKind {
+        &self.kind
+    }
+
+    pub(in crate::rank) fn runs(&self) -> &Runs {
+        &self.runs
+    }
+
+    pub(in crate::rank) fn layers(&self) -> LayerCount {
+        self.layers
+    }
+
+    /// Whether the layer at each place in the order of a load is in place.
+    pub(in crate::rank) fn done(&self) -> Vec<bool> {
+        self.lock().done.clone()
+    }
+
+    /// No further layer begins; the job ends when no thread is inside it.
+    pub(in crate::rank) fn stop(&self, why: Refusal) {
+        let mut progress = self.lock();
+        progress.stop.get_or_insert(why);
+        let ended = self.end_if_due(&mut progress);
+        drop(progress);
+        self.tell(ended);
+    }
+
+    /// Copies one layer, unless the job is being stopped.
+    pub(super) fn copy_layer(&self, index: u32, waited: Duration) {
+        if !self.begin(waited) {
+            return;
+        }
+        let started = Instant::now();
+        let (track, layer) = self.layers.at(index);
+        let direction = match self.kind {
+            JobKind::Backup { .. } => Direction::Down,
+            JobKind::Load { .. } => Direction::Up,
+        };
+        let moved = self.ground.pools().copy_layer(direction, track, layer, &self.runs);
+        self.layer_ended(index, moved, started.elapsed());
+    }
+
+    fn begin(&self, waited: Duration) -> bool {
+        let mut progress = self.lock();
+        if let JobKind::Load { slot, use_count, .. } = self.kind
+            && self.ground.pool.ring().state(slot, use_count) != LoadState::Pending
+        {
+            progress.stop.get_or_insert_with(|| given_up(slot));
+        }
+        if progress.over || progress.stop.is_some() {
+            let ended = self.end_if_due(&mut progress);
+            drop(progress);
+            self.tell(ended);
+            return false;
+        }
+        progress.running += 1;
+        progress.tally.waiting += waited;
+        true
+    }
+
+    fn layer_ended(&self, index: u32, moved: Result<u64, CopyError>, copying: Duration) {
+        let mut progress = self.lock();
+        progress.running -= 1;
+        progress.tally.copying += copying;
+        match moved {
+            Ok(bytes) => {
+                progress.tally.bytes += bytes;
+                progress.done[index as usize] = true;
+            }
+            // Everything was checked before the job began: a refusal is a fault of this rank, and is reported.
+            Err(error) => {
+                progress.stop.get_or_insert_with(|| Malformed::new("copy", error, "what its checks let pass").into());
+            }
+        }
+        while progress.done.get(progress.done_row as usize) == Some(&true) {
+            progress.done_row += 1;
+        }
+        if let JobKind::Load { slot, base, .. } = self.kind
+            && progress.done_row < self.layers.total()
+        {
+            self.ground.pool.ring().advance(slot, base + u64::from(progress.done_row));
+        }
+        let ended = self.end_if_due(&mut progress);
+        drop(progress);
+        self.tell(ended);
+    }
+
+    fn end_if_due(&self, progress: &mut Progress) -> Option<Ended> {
+        let complete = progress.done_row == self.layers.total();
+        if progress.over || progress.running > 0 || !(complete || progress.stop.is_some()) {
+            return None;
+        }
+        progress.over = true;
+        let why = if complete { None } else { progress.stop.clone() };
+        Some(Ended(self.settle(why), progress.tally))
+    }
+
+    /// Settles the load slot of a load; a load that somebody else has given up has failed.
+    fn settle(&self, failed: Option<Refusal>) -> Option<Refusal> {
+        let JobKind::Load { slot, use_count, base } = self.kind else { return failed };
+        let (ring, end) = (self.ground.pool.ring(), base + u64::from(self.layers.total()));
+        if failed.is_none() && ring.finish(slot, use_count).is_ok() {
+            ring.advance(slot, end);
+            return None;
+        }
+        // Whoever was first has settled the status; the word must reach its end all the same.
+        ring.fail(slot, use_count, end).ok();
+        failed.or_else(|| Some(given_up(slot)))
+    }
+
+    fn tell(&self, ended: Option<Ended>) {
+        let Some(Ended(failed, tally)) = ended else { return };
+        let wants_sums = matches!(self.kind, JobKind::Backup { sums: true, .. }) && failed.is_none();
+        let hosts = self.runs.as_slice().iter().flat_map(|run| (0..run.pages).map(|page| run.host_page.0 + page));
+        let sums = hosts.filter(|_| wants_sums).map(|slot| sums_of(&self.ground.pool, &self.ground.layout, slot));
+        let sums = sums.collect();
+        self.events.send(Event::Ended(self.id, End { failed, sums, tally }));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().expect("no thread panics inside a job: that ends the process")
+    }
+}
+
+impl Ground {
+    fn pools(&self) -> Pools<'_> {
+        Pools {
+            layout: &self.layout,
+            l1_layout: self.l1.layout(),
+            l1: self.l1.bytes(),
+            host: self.pool.records(),
+            host_pages: self.pool.slots(),
+        }
+    }
+}
+
+/// A checked read of one record.
+#[derive(Debug)]
+pub(in crate::rank) struct Verify {
+    pub(in crate::rank) slot: u32,
+    pub(in crate::rank) sums: Sums,
+    pub(in crate::rank) layout: Arc<Layout>,
+    pub(in crate::rank) pool: Arc<PoolFile>,
+    pub(in crate::rank) events: Events,
+}
+
+impl Verify {
+    pub(super) fn run(&self) {
+        let damaged: Option<Component> = damaged_component(&self.pool, &self.layout, self.slot, &self.sums);
+        self.events.send(Event::Verified(self.slot, damaged));
+    }
+}
+
+fn given_up(slot: u32) -> Refusal {
+    WrongState { what: format!("load slot {slot}"), state: "failed by the engine or superseded".to_owned() }.into()
+}

@@ -1,0 +1,174 @@
+//! Copies of all ranks of a process: a bounded pool of threads that moves layers by priority, and one thread that
+//! watches the words of the ranks that wait for something.
+//!
+//! No thread belongs to an op: a layer that is ready is a task in one queue. Order: loads, then backups in step
+//! order, target before draft of the same step, then checked reads. A layer of a backup enters the queue when its
+//! track's word says that it is done, never earlier.
+//!
+//! Not here: which pages to copy (the messages), whose they are meanwhile (`Claims`).
+
+mod job;
+mod queue;
+mod watcher;
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+
+use hicached_client::shm::Words;
+use hicached_kernels::layout::Component;
+
+pub(super) use job::{End, Ground, Job, JobId, JobKind, Verify};
+use queue::Queue;
+pub(super) use watcher::WatchId;
+use watcher::Watcher;
+
+use super::layout::LayerCount;
+
+/// The threads that copy for every rank of a process. Dropping the last handle ends and joins them; what was not
+/// begun is dropped with them.
+#[derive(Debug)]
+pub struct CopyThreads {
+    queue: Arc<Queue>,
+    watcher: Arc<Watcher>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl CopyThreads {
+    /// Starts `workers` copying threads, at least one, and the watching one.
+    ///
+    /// # Errors
+    /// The operating system's, when it gives no thread.
+    pub fn start(workers: usize) -> std::io::Result<Arc<Self>> {
+        let queue = Arc::new(Queue::default());
+        let watcher = Arc::new(Watcher::new(queue.clone()));
+        let mut all = Self { queue, watcher, threads: Vec::new() };
+        for number in 0..workers.max(1) {
+            let queue = all.queue.clone();
+            all.spawn(format!("copy-{number}"), move || queue.work())?;
+        }
+        let watcher = all.watcher.clone();
+        all.spawn("words".to_owned(), move || watcher.run())?;
+        Ok(Arc::new(all))
+    }
+
+    /// Tasks that wait for a thread.
+    pub fn queued(&self) -> usize {
+        self.queue.len()
+    }
+
+    fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+        let run = || {
+            // A job whose thread died would never end and its pages never be free: the process ends instead, and
+            // the next incarnation is the restart.
+            let bomb = AbortOnPanic;
+            run();
+            drop(bomb);
+        };
+        self.threads.push(std::thread::Builder::new().name(name).spawn(run)?);
+        Ok(())
+    }
+
+    /// Makes the words of a rank known to the watcher.
+    pub(super) fn watch_words(&self, words: Words, layers: LayerCount, events: Events) -> WatchId {
+        self.watcher.add(words, layers, events)
+    }
+
+    /// The rank is gone: nothing waits for its words any more.
+    pub(super) fn forget_words(&self, id: WatchId) {
+        self.watcher.remove(id);
+    }
+
+    /// Every layer of `job` is ready.
+    pub(super) fn submit(&self, job: &Arc<Job>) {
+        self.queue.push_layers(job, 0..job.layers().total());
+    }
+
+    /// The layers of `job` become ready as the words of its rank pass those of `step`; with `at_end`, all of them
+    /// when both tracks have passed the step.
+    pub(super) fn submit_behind(&self, id: WatchId, job: &Arc<Job>, step: u64, at_end: bool) {
+        self.watcher.gate_layers(id, job, step, at_end);
+    }
+
+    /// Says [`Event::Passed`] once both words have passed `step`.
+    pub(super) fn watch_step(&self, id: WatchId, step: u64) {
+        self.watcher.gate_step(id, step);
+    }
+
+    /// Nobody watches steps of this rank any more.
+    pub(super) fn forget_steps(&self, id: WatchId) {
+        self.watcher.forget_steps(id);
+    }
+
+    /// No layer of `job` becomes ready any more.
+    pub(super) fn forget_job(&self, id: WatchId, job: JobId) {
+        self.watcher.forget(id, job);
+    }
+
+    /// Reads a record and compares its checksums.
+    pub(super) fn verify(&self, verify: Verify) {
+        self.queue.push_verify(verify);
+    }
+}
+
+impl Drop for CopyThreads {
+    fn drop(&mut self) {
+        self.watcher.close();
+        self.queue.close();
+        for thread in self.threads.drain(..) {
+            // A thread that panicked has ended the process; nothing is left to say here.
+            thread.join().ok();
+        }
+    }
+}
+
+/// What copying threads tell the rank whose copies they make.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// Nothing of a job reads or writes any more.
+    Ended(JobId, End),
+    /// A step that somebody watches has been passed.
+    Passed,
+    /// A checked read of this slot found nothing wrong, or a component.
+    Verified(u32, Option<Component>),
+}
+
+/// Called when an event waits: it must not block, and must not call into the rank.
+pub type Notify = Arc<dyn Fn() + Send + Sync>;
+
+/// Where events of one rank go.
+#[derive(Clone)]
+pub(super) struct Events {
+    to: Sender<Event>,
+    notify: Notify,
+}
+
+impl Events {
+    pub(super) fn new(to: Sender<Event>, notify: Notify) -> Self {
+        Self { to, notify }
+    }
+
+    /// Hands `event` over and wakes who drives the rank. Never called with a lock held.
+    fn send(&self, event: Event) {
+        // Nobody listens once the rank is dropped; then nobody needs the event.
+        if self.to.send(event).is_ok() {
+            (self.notify)();
+        }
+    }
+}
+
+impl std::fmt::Debug for Events {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Events")
+    }
+}
+
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}

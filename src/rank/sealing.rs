@@ -1,0 +1,162 @@
+//! The page table as messages see it: seals on the index's verdict, the inventory, damaged records.
+
+use std::collections::BTreeMap;
+
+use hicached_actors::machine::{Effect, Sender};
+use hicached_actors::protocol::{
+    Damaged, Inventory, InventoryPart, InventoryRow, Malformed, Outgoing, Rank, Refusal, Seal, Sealed, Time, Unknown,
+    WriterIn, WrongState,
+};
+use hicached_kernels::layout::Component;
+
+use super::copies::Verify;
+use super::machine::RankMachine;
+use super::ops::{Op, OpKind};
+use super::orders::{BackupRows, same_length};
+use super::page_table::Row;
+
+impl RankMachine {
+    /// Seals what the index has committed and clears the rest; nothing changes when any of it is refused.
+    pub(super) fn seal(&mut self, from: &Sender, msg: &Seal, out: &mut Vec<Effect>) {
+        match self.seal_checked(from, msg) {
+            Ok(()) => {
+                let to = Outgoing::Writer(WriterIn::Sealed(Sealed { rank: self.rank }));
+                out.push(Effect::Send { to, op: from.op, trace: from.trace.clone() });
+            }
+            Err(refusal) => self.reject(from, refusal, out),
+        }
+    }
+
+    fn seal_checked(&mut self, from: &Sender, msg: &Seal) -> Result<(), Refusal> {
+        let mine = self.own_verdicts(msg)?;
+        match self.ops.get(from.op) {
+            Some(Op::Running { .. }) => Err(WrongState::new(from.op, "running").into()),
+            Some(Op::Ended { sealed: true, .. }) => Ok(()),
+            Some(Op::Whole { rows, ack }) => {
+                self.check_verdicts(rows, &mine)?;
+                for (slot, row) in &rows.rows {
+                    match mine.get(slot) {
+                        Some(true) => {
+                            self.pool.table().seal(*slot, row);
+                            self.counts.sealed += 1;
+                        }
+                        // Its slot may be in another use already, whose seal is not this op's to clear.
+                        Some(false) if self.pool.table().generation(*slot) == row.generation => {
+                            self.pool.table().clear(*slot);
+                        }
+                        Some(false) | None => {}
+                    }
+                }
+                let ack = ack.clone();
+                self.ops.end(from.op, OpKind::Backup, ack, true);
+                Ok(())
+            }
+            Some(Op::Ended { sealed: false, .. }) | None => {
+                if mine.values().any(|kept| *kept) {
+                    return Err(Unknown::new("op", from.op).into());
+                }
+                if !self.ops.is_forgotten(OpKind::Backup, from.op) {
+                    let idle = mine.keys().filter(|slot| !self.claims.uses_slot(**slot));
+                    idle.for_each(|slot| self.pool.table().clear(*slot));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// This rank's slots of a verdict, and whether each is kept.
+    fn own_verdicts(&self, msg: &Seal) -> Result<BTreeMap<u32, bool>, Refusal> {
+        same_length("kept", msg.kept.0.len(), msg.slots.0.len())?;
+        same_length("owners", msg.owners.0.len(), msg.slots.0.len())?;
+        let mut mine = BTreeMap::new();
+        for ((slot, owner), kept) in msg.slots.0.iter().zip(&msg.owners.0).zip(&msg.kept.0) {
+            if *kept > 1 {
+                return Err(Malformed::new("kept", kept, "0 or 1").into());
+            }
+            if Rank(*owner) == self.rank {
+                if slot.0 >= self.pool.slots() {
+                    return Err(Malformed::new("slots", slot.0, format_args!("below {}", self.pool.slots())).into());
+                }
+                if mine.insert(slot.0, *kept == 1).is_some() {
+                    return Err(Malformed::new("slots", slot.0, "each slot of a rank once").into());
+                }
+            }
+        }
+        Ok(mine)
+    }
+
+    /// Whether every kept slot is one of the op's, in the use in which the op wrote it.
+    fn check_verdicts(&self, rows: &BackupRows, mine: &BTreeMap<u32, bool>) -> Result<(), Refusal> {
+        let known: BTreeMap<u32, &Row> = rows.rows.iter().map(|(slot, row)| (*slot, row)).collect();
+        for (slot, _) in mine.iter().filter(|(_, kept)| **kept) {
+            let Some(row) = known.get(slot) else {
+                return Err(Malformed::new("slots", slot, "slots of the op").into());
+            };
+            if self.pool.table().generation(*slot) != row.generation {
+                return Err(WrongState { what: format!("slot {slot}"), state: "in a later use".to_owned() }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows sealed records from a slot on.
+    pub(super) fn inventory(&mut self, from: &Sender, msg: &Inventory, out: &mut Vec<Effect>) {
+        let slots = self.pool.slots();
+        let end = msg.cursor.saturating_add(SCAN_SLOTS_MAX).min(slots);
+        let (mut rows, mut next) = (Vec::new(), end);
+        for slot in msg.cursor..end {
+            if rows.len() == ROWS_MAX {
+                next = slot;
+                break;
+            }
+            if let Some(row) = self.pool.table().sealed(slot) {
+                let Row { key, parent, salt, position, generation, sums: _ } = row;
+                rows.push(InventoryRow { slot, key, parent, salt, position, generation });
+            }
+        }
+        let next = if next >= slots { u32::MAX } else { next };
+        super::machine::to_index(InventoryPart { cursor: msg.cursor, rows, next }.into(), from.op, out);
+    }
+
+    /// Reads the record in `slot` again and compares it with the checksums it was sealed with; what is found comes
+    /// back through [`RankMachine::collect`]. A damaged record loses its seal and is reported until the index has
+    /// taken it in.
+    ///
+    /// # Errors
+    /// A slot that the pool lacks, that is not sealed or is in use, or whose record was sealed without checksums.
+    pub fn verify(&mut self, slot: u32) -> Result<(), Refusal> {
+        if slot >= self.pool.slots() {
+            return Err(Malformed::new("slot", slot, format_args!("below {}", self.pool.slots())).into());
+        }
+        let what = format!("slot {slot}");
+        let wrong = |state: &str| Refusal::from(WrongState { what: what.clone(), state: state.to_owned() });
+        let row = self.pool.table().sealed(slot).ok_or_else(|| wrong("not sealed"))?;
+        let sums = row.sums.ok_or_else(|| wrong("sealed without checksums"))?;
+        if self.verifying.contains_key(&slot) {
+            return Ok(());
+        }
+        let claim = self.claims.read_slot(slot)?;
+        self.verifying.insert(slot, claim);
+        let (layout, pool, events) = (self.layout.clone(), self.pool.clone(), self.events.clone());
+        self.copies.verify(Verify { slot, sums, layout, pool, events });
+        Ok(())
+    }
+
+    pub(super) fn verified(&mut self, now: Time, slot: u32, damaged: Option<Component>, out: &mut Vec<Effect>) {
+        if let Some(claim) = self.verifying.remove(&slot) {
+            self.claims.give_back(claim);
+        }
+        self.counts.verified += 1;
+        let Some(component) = damaged else { return };
+        tracing::error!(rank = self.rank.0, slot, %component, "a stored record is damaged");
+        self.counts.damaged += 1;
+        self.pool.table().clear(slot);
+        let msg = Damaged { rank: self.rank, slot, component: component.name().to_owned() };
+        self.damaged.call(now, (self.ids.draw(), 0), Outgoing::Index(msg.into()), &None, out);
+    }
+}
+
+/// Rows of one part: about 90 KB on the wire.
+const ROWS_MAX: usize = 1_024;
+/// Rows looked at for one part: a millisecond of an empty pool.
+const SCAN_SLOTS_MAX: u32 = 65_536;
