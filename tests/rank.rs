@@ -220,8 +220,10 @@ fn after_a_kill_exactly_the_sealed_rows_are_left() {
 #[test]
 #[ignore = "the other process of a test that kills it"]
 fn rank_to_be_killed() {
-    let scratch = Scratch(std::env::var_os("RANK_SCRATCH").unwrap().into());
-    let mut rig = Rig::with(|setup| setup.pool_file = scratch.0.join("pool"));
+    let Some(path) = std::env::var_os("RANK_SCRATCH") else {
+        return println!("skipped: no test waits for this process");
+    };
+    let mut rig = Rig::on(threads(), Arc::new(Scratch(path.into())), |_| ());
     rig.store(&[1, 2], &[1, 2]);
     rig.store(&[3], &[3]);
     let unjudged = rig.backup_msg(0, &[4], &[4]);
@@ -417,7 +419,7 @@ fn all_layers_at_the_end_is_counted_and_copies_nothing_before_both_tracks_have_p
 
 #[test]
 fn a_busy_thread_takes_loads_first_and_then_backups_in_the_order_of_their_steps() {
-    let mut rig = Rig::on(CopyThreads::start(1).unwrap(), |_| ());
+    let mut rig = Rig::on(CopyThreads::start(1).unwrap(), Arc::new(Scratch::new()), |_| ());
     rig.store(&[1], &[1]);
     let (hold, copies) = (rig.hold.clone(), rig.copies.clone());
     let until_queued = |tasks: usize| {

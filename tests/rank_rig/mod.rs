@@ -185,11 +185,11 @@ impl Rig {
     }
 
     pub(crate) fn with(change: impl FnOnce(&mut RankSetup)) -> Self {
-        Self::on(CopyThreads::start(2).unwrap(), change)
+        Self::on(CopyThreads::start(2).unwrap(), Arc::new(Scratch::new()), change)
     }
 
-    pub(crate) fn on(copies: Arc<CopyThreads>, change: impl FnOnce(&mut RankSetup)) -> Self {
-        let mut rig = Self::unadopted(copies, Arc::new(Scratch::new()), change).unwrap();
+    pub(crate) fn on(copies: Arc<CopyThreads>, scratch: Arc<Scratch>, change: impl FnOnce(&mut RankSetup)) -> Self {
+        let mut rig = Self::unadopted(copies, scratch, change).unwrap();
         rig.fill_pool(POISON);
         rig.engine.fill(POISON);
         rig.send_as(CONTROL, Address::Index, OpId::default(), RankIn::Adopt(Adopt { lease_ms: LEASE_MS }));
