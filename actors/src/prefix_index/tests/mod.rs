@@ -53,7 +53,7 @@ impl Script {
     }
 
     fn of(config: IndexConfig) -> Self {
-        let l2_slots = config.l2_slots;
+        let (l1_pages, l2_slots) = (config.l1_physical_pages, config.l2_slots);
         let index = Index::new(config, CONTROL, 1);
         let now = Time { ns: 1 };
         let engine_ids = OpIds::new(ENGINE);
@@ -64,7 +64,7 @@ impl Script {
         script.news_from_rank(OpId::default(), InventoryPart { cursor: 0, rows: vec![], next: u32::MAX }.into());
         let restore = script.op_of("restore");
         script.news(Address::Allocator, restore, Restored { part: 0 }.into());
-        script.register();
+        script.register(l1_pages);
         let attach = script.op_of("attach");
         script.news_from_rank(
             attach,
@@ -83,12 +83,12 @@ impl Script {
         self.deliver(Address::Rank(Rank(0)), life, OpId::default(), IndexIn::News(hello.into()));
     }
 
-    fn register(&mut self) {
+    fn register(&mut self, pages: u32) {
         let msg = Register {
             rank: Rank(0),
             engine: ENGINE,
             manifest: manifest(1),
-            pages: 65,
+            pages,
             segment: "a".to_owned(),
             segment_bytes: 1,
             regions: vec![],
