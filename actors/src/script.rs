@@ -79,6 +79,11 @@ impl<M: Machine> Script<M> {
         sent
     }
 
+    /// What the machine waits for next.
+    pub(crate) fn next_reason(&self) -> Option<&'static str> {
+        self.machine.next_deadline().map(|(_, why)| why)
+    }
+
     pub(crate) fn resync(&mut self, peer: Address) -> Sent {
         self.step(|machine, now, out| machine.resync(now, peer, out))
     }
