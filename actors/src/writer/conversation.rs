@@ -168,6 +168,8 @@ impl Writer {
                 }
             }
             Address::Rank(rank) if self.calls.is_open(seal_call(from.op, rank)) => {
+                // Its records are gone with an op it no longer knows: they are misses after the next inventory.
+                out.push(Effect::Mark { op: from.op, name: "error.seal_refused", value: 1 });
                 self.sealed(now, from.op, rank, out);
             }
             Address::Rank(rank) => self.copy_ended(now, from.op, rank, Some(refusal.code()), out),

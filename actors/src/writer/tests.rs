@@ -329,6 +329,16 @@ fn what_is_malformed_and_what_is_too_much_is_refused_without_a_trace() {
 }
 
 #[test]
+fn a_rank_that_refuses_to_seal_is_seen_and_not_waited_for() {
+    let mut writer = writer();
+    completed(&mut writer);
+    writer.say(Address::Index, op(10), verdict(&[1, 1, 1]));
+    writer.say(RANK_0, op(10), Rejected { refusal: Unknown::new("op", 10).into() });
+    assert_eq!(writer.say(RANK_1, op(10), Sealed { rank: Rank(1) }), [(op(10), settled())]);
+    assert_eq!(writer.mark(op(10), "error.seal_refused"), Some(1));
+}
+
+#[test]
 fn a_verdict_of_the_wrong_length_changes_nothing() {
     let mut writer = writer();
     completed(&mut writer);
