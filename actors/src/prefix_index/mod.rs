@@ -283,16 +283,19 @@ impl Index {
             IndexNews::AttachRefused(msg) => self.attach_refused(from, msg, out),
             IndexNews::Passed(msg) => self.passed(now, from, msg, out),
             IndexNews::Damaged(msg) => self.damaged(now, from, &msg, out),
-            IndexNews::Rejected(_) => self.rejected(from, out),
+            IndexNews::Rejected(_) => self.rejected(now, from, out),
         }
     }
 
-    /// Something we asked for broke the rules of its receiver: the call ends, the fault is counted.
-    fn rejected(&mut self, from: &Sender, out: &mut Vec<Effect>) {
-        out.push(Effect::Mark { op: from.op, name: "index.rejected", value: 1 });
+    /// Something we asked for broke the rules of its receiver: a fault of ours, counted where it is seen. What
+    /// waits for a free goes on, since asking again would be refused again; anything else is asked for again.
+    fn rejected(&mut self, now: Time, from: &Sender, out: &mut Vec<Effect>) {
+        out.push(Effect::Mark { op: from.op, name: "error.rejected", value: 1 });
         if self.recovery.is_adopting_rows(from.op) {
             self.calls.answered((from.op, CALL));
             self.rows_rejected(from.op);
+        } else if self.freeing.contains_key(&from.op) {
+            self.freed(now, from.op, out);
         }
     }
 
