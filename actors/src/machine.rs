@@ -153,6 +153,8 @@ pub fn is_urgent(kind: &str) -> bool {
             | "backup_complete"
             | "backup_failed"
             | "backup_verdict"
+            // In front of the end of the same load, which would overtake it in another class.
+            | "load_started"
             | "load_ended"
             | "op_settled"
             | "release_slot"

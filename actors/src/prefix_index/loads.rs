@@ -134,8 +134,12 @@ impl Index {
     }
 
     pub(super) fn load_ended(&mut self, now: Time, op: OpId, ok: bool, out: &mut Vec<Effect>) {
-        self.calls.answered((op, CALL));
         let Some(load) = self.loads.get_mut(&op) else { return };
+        // The end overtook the start: the request stays open, so that its repeat brings both again in order.
+        if let LoadState::Asked = load.state {
+            return;
+        }
+        self.calls.answered((op, CALL));
         let LoadState::Running { pages } = std::mem::replace(&mut load.state, LoadState::Ended) else { return };
         let (id, nodes, first) = (load.session, load.nodes.clone(), load.first);
         if ok && !load.void {
@@ -169,6 +173,7 @@ impl Index {
             }
         }
         self.counts.stored_l1 += keys.len() as u64;
+        self.counts.loaded += keys.len() as u64;
         let parent = nodes.first().and_then(|node| self.tree.page(*node).parent);
         self.stored(Tier::L1, parent, keys, out);
         let Some(session) = self.sessions.get_mut(&id) else {
