@@ -153,7 +153,8 @@ impl Index {
         }
         let known = session.keys.len();
         let new = entry.first_key as usize;
-        if new > known || new + entry.keys.0.len() > session.pages.len() {
+        let is_ahead = !entry.keys.0.is_empty() && new + entry.keys.0.len() > session.pages.len();
+        if new > known || is_ahead {
             return Err(Malformed::new("first_key", new, format_args!("0..={known}, within its pages")).into());
         }
         self.check_keys(session, new, &entry.keys.0)?;
