@@ -240,7 +240,8 @@ impl Places {
         let table_offset = (ring_offset + LOAD_RING_BYTES).next_multiple_of(PART_ALIGN_BYTES);
         let records_offset = (table_offset + PageTable::bytes(spec.slots)).next_multiple_of(PART_ALIGN_BYTES);
         // Records are smaller than 2^31 bytes and slots fit in 32 bits: the sum stays below 2^64.
-        let file_bytes = records_offset + spec.layout.host_pool_bytes(spec.slots);
+        // Without slots or bytes the file still goes on behind the table, so that every part has an address in it.
+        let file_bytes = records_offset + spec.layout.host_pool_bytes(spec.slots).max(PART_ALIGN_BYTES);
         Self { words_offset, ring_offset, table_offset, records_offset, file_bytes }
     }
 }
