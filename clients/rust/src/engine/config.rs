@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hicached_actors::calls::draw;
 use hicached_actors::protocol::Manifest;
 
 use crate::client::Away;
@@ -117,5 +118,11 @@ impl Prompt {
     /// A prompt without output.
     pub fn new(tenant: impl Into<String>, plan: PagePlan) -> Self {
         Self { tenant: tenant.into(), plan, output_tokens: 0, output_seed: 0, priority: 0, no_match: false }
+    }
+
+    /// What is decoded at place `index` of the output: a later turn of the conversation has it in its prompt.
+    pub fn output_token(&self, index: u32) -> u32 {
+        let mut state = self.output_seed.rotate_left(32) ^ u64::from(index);
+        draw(&mut state) as u32
     }
 }

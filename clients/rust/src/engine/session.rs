@@ -1,6 +1,5 @@
 //! The life of one request: `open`, the load, prefill in chunks, decode, `close` or `abort`.
 
-use hicached_actors::calls::draw;
 use hicached_actors::protocol::{
     Abort, Close, Extend, Keys, LoadTicket, Malformed, OpId, Open, Opened, Owners, PageId, Pages, StepEntry, WrongState,
 };
@@ -390,8 +389,7 @@ impl Session<'_> {
 
 /// What is decoded at place `index` of the output.
 pub(super) fn output_token(prompt: &Prompt, index: u32) -> u32 {
-    let mut state = prompt.output_seed.rotate_left(32) ^ u64::from(index);
-    draw(&mut state) as u32
+    prompt.output_token(index)
 }
 
 /// An answer that contradicts what was asked.
