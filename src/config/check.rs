@@ -192,9 +192,6 @@ impl Config {
             let why = if engine == "cuda" { "this build has no CUDA engine" } else { "no other is known" };
             format!("rank.copy_engine is {engine:?}: use \"cpu\", {why}")
         });
-        faults.unless(!self.cache.fingerprints, || {
-            "cache.fingerprints is true: make it false, this build has no fingerprints on copies".to_owned()
-        });
     }
 
     fn check_bus(&self, faults: &mut Faults) {
@@ -290,8 +287,13 @@ fn why_unknown(name: &str) -> &'static str {
 
 /// Pages whose ids, slots and keys fit one message: the longest list one message carries.
 fn message_pages_max(payload_bytes_max: usize) -> u32 {
-    let room = payload_bytes_max.saturating_sub(HEADER_BYTES_MAX + ENVELOPE_BYTES_MAX);
+    let room = payload_bytes_max.saturating_sub(message_bytes_for(0));
     u32::try_from(room / BYTES_PER_PAGE).unwrap_or(u32::MAX)
+}
+
+/// Bytes of the largest message about a request of `pages` pages, headers included.
+pub fn message_bytes_for(pages: u32) -> usize {
+    HEADER_BYTES_MAX + ENVELOPE_BYTES_MAX + pages as usize * BYTES_PER_PAGE
 }
 
 /// Key, page id, slot, owner and verdict of one page.

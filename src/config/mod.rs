@@ -14,7 +14,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
-pub use check::{Checked, FreeRoom};
+pub use check::{Checked, FreeRoom, message_bytes_for};
 pub use load::{DEFAULTS, Layers, load};
 pub use plan::{Plan, TierPlan};
 
@@ -146,8 +146,6 @@ pub enum WritePolicy {
 pub struct Cache {
     /// When pages are copied to the host.
     pub write_policy: WritePolicy,
-    /// Copy all layers at the end of the forward.
-    pub all_layers_at_end: bool,
     /// Hash every copy.
     pub fingerprints: bool,
 }

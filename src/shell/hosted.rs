@@ -1,14 +1,15 @@
-//! One machine as an actix actor: its inbox is a stream of frames, its clock one timer.
+//! One member of a group as an actix actor: its inbox is a stream of frames, its clock one timer.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context as TaskContext, Poll};
 
-use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, SpawnHandle, StreamHandler};
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Recipient, SpawnHandle, StreamHandler};
 use futures_util::Stream;
 use hicached_actors::host::{Host, Output};
-use hicached_actors::machine::{Effect, Machine};
+use hicached_actors::machine::{Machine, Trace};
 use hicached_actors::protocol::{
     Address, Answer, Bin, Busy, Envelope, Incarnation, OpIds, Refusal, Time, VERSION, encode,
 };
@@ -16,22 +17,115 @@ use hicached_actors::protocol::{
 use super::clock::Clock;
 use super::post::{Post, TRACE_HEADER};
 use crate::bus::{BusError, BusyReply, Frame, Inbox, Served, inbox};
+use crate::rank::RankHost;
 
-/// What a machine does before its first message.
-pub type Start<M> = Box<dyn FnOnce(&mut M, Time, &mut Vec<Effect>) + Send>;
+/// What an actor drives: bytes in, bytes out, a deadline to arm.
+pub trait Hostable: Unpin + 'static {
+    /// Takes the bytes of one message.
+    fn deliver(&mut self, now: Time, bytes: &[u8], reply: Option<Arc<str>>, trace: Trace, out: &mut Output);
 
-/// A machine, its inbox and its timer.
-pub struct Hosted<M: Machine> {
-    host: Host<M>,
+    /// Acts on time.
+    fn wake(&mut self, now: Time, out: &mut Output);
+
+    /// Takes in what happened outside: its bell was rung.
+    fn collect(&mut self, now: Time, out: &mut Output);
+
+    /// The earliest deadline and what it is for.
+    fn next_deadline(&self) -> Option<(Time, &'static str)>;
+
+    /// Named figures.
+    fn counters(&self) -> Vec<(&'static str, u64)>;
+}
+
+impl<M: Machine + Unpin + 'static> Hostable for Host<M> {
+    fn deliver(&mut self, now: Time, bytes: &[u8], reply: Option<Arc<str>>, trace: Trace, out: &mut Output) {
+        Self::deliver(self, now, bytes, reply, trace, out);
+    }
+
+    fn wake(&mut self, now: Time, out: &mut Output) {
+        Self::wake(self, now, out);
+    }
+
+    /// Nothing happens to a machine but its messages.
+    fn collect(&mut self, _: Time, _: &mut Output) {}
+
+    fn next_deadline(&self) -> Option<(Time, &'static str)> {
+        Self::next_deadline(self)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Self::counters(self)
+    }
+}
+
+impl Hostable for RankHost {
+    fn deliver(&mut self, now: Time, bytes: &[u8], reply: Option<Arc<str>>, trace: Trace, out: &mut Output) {
+        Self::deliver(self, now, bytes, reply, trace, out);
+    }
+
+    fn wake(&mut self, now: Time, out: &mut Output) {
+        Self::wake(self, now, out);
+    }
+
+    fn collect(&mut self, now: Time, out: &mut Output) {
+        Self::collect(self, now, out);
+    }
+
+    fn next_deadline(&self) -> Option<(Time, &'static str)> {
+        Self::next_deadline(self)
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Self::counters(self)
+    }
+}
+
+/// What is done before the first message.
+pub type Start<H> = Box<dyn FnOnce(&mut H, Time, &mut Output) + Send>;
+
+/// A member, its inbox and its timer.
+pub struct Hosted<H> {
+    host: H,
     address: Address,
     post: Arc<Post>,
     clock: Clock,
-    start: Option<Start<M>>,
+    start: Option<Start<H>>,
+    bell: Option<Arc<Bell>>,
     inbox: Option<Inbox>,
     _served: Served,
     out: Output,
     armed: Option<(Time, SpawnHandle)>,
     marks: BTreeMap<&'static str, u64>,
+}
+
+/// Rung from any thread when something happened that its actor has to collect; rings once until it is heard.
+#[derive(Debug, Default)]
+pub struct Bell {
+    rung: AtomicBool,
+    hears: OnceLock<Recipient<Rung>>,
+}
+
+impl Bell {
+    /// Rings.
+    pub fn ring(&self) {
+        if !self.rung.swap(true, Ordering::AcqRel)
+            && let Some(hears) = self.hears.get()
+        {
+            hears.do_send(Rung);
+        }
+    }
+
+    /// `actor` hears it from now on, and what was rung before.
+    fn heard_by(&self, actor: Recipient<Rung>) {
+        if self.hears.set(actor.clone()).is_ok() {
+            actor.do_send(Rung);
+        }
+    }
+
+    /// What rings from now on is new.
+    fn hear(&self) {
+        self.rung.store(false, Ordering::Release);
+    }
 }
 
 /// Asks an actor for its named figures.
@@ -42,11 +136,11 @@ impl Message for Figures {
     type Result = Vec<(&'static str, u64)>;
 }
 
-/// Something happened outside that the machine finds when it is woken: a copy ended, a word passed.
+/// A bell was rung.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Nudge;
+pub struct Rung;
 
-impl Message for Nudge {
+impl Message for Rung {
     type Result = ();
 }
 
@@ -58,13 +152,13 @@ impl Message for Stop {
     type Result = ();
 }
 
-impl<M: Machine + Unpin + 'static> Hosted<M> {
+impl<H: Hostable> Hosted<H> {
     /// Serves the subject of `address` for `host`. Messages wait in the inbox until the actor starts.
     ///
     /// # Errors
     /// Those of [`crate::bus::Bus::serve`].
     pub async fn serve(
-        host: Host<M>,
+        host: H,
         address: Address,
         post: Arc<Post>,
         clock: Clock,
@@ -79,6 +173,7 @@ impl<M: Machine + Unpin + 'static> Hosted<M> {
             post,
             clock,
             start: None,
+            bell: None,
             inbox: Some(inbox),
             _served: served,
             out: Output::default(),
@@ -87,10 +182,17 @@ impl<M: Machine + Unpin + 'static> Hosted<M> {
         })
     }
 
-    /// Runs `start` on the machine before its first message.
+    /// Does `start` before the first message.
     #[must_use]
-    pub fn starting_with(mut self, start: Start<M>) -> Self {
+    pub fn starting_with(mut self, start: Start<H>) -> Self {
         self.start = Some(start);
+        self
+    }
+
+    /// Collects when `bell` is rung.
+    #[must_use]
+    pub fn hearing(mut self, bell: Arc<Bell>) -> Self {
+        self.bell = Some(bell);
         self
     }
 
@@ -126,7 +228,7 @@ impl<M: Machine + Unpin + 'static> Hosted<M> {
     }
 }
 
-impl<M: Machine + Unpin + 'static> Actor for Hosted<M> {
+impl<H: Hostable> Actor for Hosted<H> {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Self::Context) {
@@ -134,21 +236,23 @@ impl<M: Machine + Unpin + 'static> Actor for Hosted<M> {
             ctx.add_stream(Frames(inbox));
         }
         if let Some(start) = self.start.take() {
-            let (now, guard) = (self.clock.now(), EndProcess(self.address));
-            self.host.with(&mut self.out, |machine, effects| start(machine, now, effects));
+            let guard = EndProcess(self.address);
+            start(&mut self.host, self.clock.now(), &mut self.out);
             std::mem::forget(guard);
+        }
+        if let Some(bell) = &self.bell {
+            bell.heard_by(ctx.address().recipient());
         }
         self.finish(ctx);
     }
 }
 
-impl<M: Machine + Unpin + 'static> StreamHandler<Frame> for Hosted<M> {
+impl<H: Hostable> StreamHandler<Frame> for Hosted<H> {
     fn handle(&mut self, frame: Frame, ctx: &mut Self::Context) {
-        let span =
-            tracing::debug_span!(target: "hicached::op", "message", actor = %self.address, bytes = frame.payload.len());
-        let _entered = span.enter();
+        let _entered = span_of(self.address, &frame).entered();
         let guard = EndProcess(self.address);
         let trace = frame.headers.get(TRACE_HEADER).map(Arc::from);
+        tracing::trace!(target: "hicached::op", "taken");
         self.host.deliver(self.clock.now(), &frame.payload, frame.reply_to, trace, &mut self.out);
         std::mem::forget(guard);
         self.finish(ctx);
@@ -160,7 +264,7 @@ impl<M: Machine + Unpin + 'static> StreamHandler<Frame> for Hosted<M> {
     }
 }
 
-impl<M: Machine + Unpin + 'static> Handler<Figures> for Hosted<M> {
+impl<H: Hostable> Handler<Figures> for Hosted<H> {
     type Result = Vec<(&'static str, u64)>;
 
     fn handle(&mut self, _: Figures, _: &mut Self::Context) -> Self::Result {
@@ -170,15 +274,21 @@ impl<M: Machine + Unpin + 'static> Handler<Figures> for Hosted<M> {
     }
 }
 
-impl<M: Machine + Unpin + 'static> Handler<Nudge> for Hosted<M> {
+impl<H: Hostable> Handler<Rung> for Hosted<H> {
     type Result = ();
 
-    fn handle(&mut self, _: Nudge, ctx: &mut Self::Context) {
-        self.wake(ctx);
+    fn handle(&mut self, _: Rung, ctx: &mut Self::Context) {
+        let guard = EndProcess(self.address);
+        if let Some(bell) = &self.bell {
+            bell.hear();
+        }
+        self.host.collect(self.clock.now(), &mut self.out);
+        std::mem::forget(guard);
+        self.finish(ctx);
     }
 }
 
-impl<M: Machine + Unpin + 'static> Handler<Stop> for Hosted<M> {
+impl<H: Hostable> Handler<Stop> for Hosted<H> {
     type Result = ();
 
     fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
@@ -186,10 +296,21 @@ impl<M: Machine + Unpin + 'static> Handler<Stop> for Hosted<M> {
     }
 }
 
-impl<M: Machine> std::fmt::Debug for Hosted<M> {
+impl<H> std::fmt::Debug for Hosted<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Hosted").field("address", &self.address).finish_non_exhaustive()
     }
+}
+
+/// The span of handling one message. What it says is read only when somebody listens.
+fn span_of(actor: Address, frame: &Frame) -> tracing::Span {
+    if !tracing::enabled!(target: "hicached::op", tracing::Level::DEBUG) {
+        return tracing::Span::none();
+    }
+    let Ok(Envelope { kind, op, sender, seq, .. }) = Envelope::decode(&frame.payload) else {
+        return tracing::debug_span!(target: "hicached::op", "malformed", %actor, bytes = frame.payload.len());
+    };
+    tracing::debug_span!(target: "hicached::op", "message", %actor, kind, ?op, sender, seq, bytes = frame.payload.len())
 }
 
 /// An inbox as actix wants it.

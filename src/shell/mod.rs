@@ -4,10 +4,16 @@
 //! Invariants: an actor is reached by its subject only, so a group of the same code may be spread over processes;
 //! a panic in a machine ends the process, because the next incarnation is the restart.
 
+mod build;
 mod clock;
+mod connect;
+mod group;
 mod hosted;
 mod post;
 
+pub use build::StartError;
 pub use clock::Clock;
-pub use hosted::{Figures, Hosted, Start};
+pub use connect::connect;
+pub use group::{ActorFigures, LocalGroup};
+pub use hosted::{Bell, Figures, Hostable, Hosted, Start};
 pub use post::{Post, PostFigures};

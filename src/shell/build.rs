@@ -1,0 +1,160 @@
+//! Machines and ranks as a configuration wants them.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use hicached_actors::allocator::{
+    Allocator, AllocatorConfig, Contiguity as Runs, FreeRoom as Room, LedgerError, Marks,
+};
+use hicached_actors::evictor::{Evictor, EvictorConfig};
+use hicached_actors::loader::{Loader, LoaderConfig};
+use hicached_actors::prefix_index::{Index, IndexConfig, WritePolicy as Policy};
+use hicached_actors::protocol::{Address, Incarnation, Rank};
+use hicached_actors::writer::{Writer, WriterConfig};
+
+use super::hosted::Bell;
+use crate::bus::{Bus, BusError};
+use crate::config::{Checked, Contiguity, WritePolicy, message_bytes_for};
+use crate::rank::{CopyThreads, RankError, RankHost, RankSetup};
+
+/// Why a group does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A subject cannot be served.
+    #[error("{address} cannot be reached: {source}")]
+    Serve {
+        /// Whose subject.
+        address: Address,
+        /// Why not.
+        source: BusError,
+    },
+    /// The broker carries less than the longest request needs.
+    #[error("the bus carries {limit} bytes: requests of {pages} pages need {bytes}, lower group.request_pages_max")]
+    SmallMessages {
+        /// What the bus carries.
+        limit: usize,
+        /// Pages of the longest request.
+        pages: u32,
+        /// Bytes it needs.
+        bytes: usize,
+    },
+    /// A rank cannot have its pool.
+    #[error("{}: {source}", Address::Rank(*rank))]
+    Rank {
+        /// Which one.
+        rank: Rank,
+        /// Why not.
+        source: RankError,
+    },
+    /// No allocator has such pools.
+    #[error(transparent)]
+    Pools(LedgerError),
+    /// No thread.
+    #[error("no thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The control thread ended before it was ready.
+    #[error("the control thread ended")]
+    Gone,
+}
+
+/// Refuses a bus that cannot carry what the group may have to say.
+pub(super) fn check_bus(group: &Checked, bus: &dyn Bus) -> Result<(), StartError> {
+    let pages = group.config.group.request_pages_max;
+    let (bytes, limit) = (message_bytes_for(pages), bus.payload_bytes_max());
+    if bytes > limit { Err(StartError::SmallMessages { limit, pages, bytes }) } else { Ok(()) }
+}
+
+/// The threads that copy for all ranks of this process.
+pub(super) fn copy_threads(group: &Checked) -> Result<Arc<CopyThreads>, StartError> {
+    let ranks = usize::from(group.config.group.cp_size);
+    Ok(CopyThreads::start(ranks * group.config.rank.copy_threads as usize)?)
+}
+
+/// One rank in a new life, its pool file attached or made.
+pub(super) fn rank(
+    group: &Checked,
+    rank: Rank,
+    copies: Arc<CopyThreads>,
+    bell: Arc<Bell>,
+    payload_bytes_max: usize,
+) -> Result<RankHost, StartError> {
+    let config = &group.config;
+    let name = format!("hicached-{}-rank{}.pool", config.group.name, rank.0);
+    let setup = RankSetup {
+        manifest: group.manifest.clone(),
+        rank,
+        incarnation: Incarnation(uuid::Uuid::new_v4().into_bytes()),
+        pool_file: config.rank.pool_folder.join(name),
+        host_slots: config.l2.pages / u32::from(config.group.cp_size),
+        fingerprints: config.cache.fingerprints,
+        payload_bytes_max,
+    };
+    RankHost::start(setup, copies, Arc::new(move || bell.ring())).map_err(|source| StartError::Rank { rank, source })
+}
+
+/// The index of `group`.
+pub(super) fn index(group: &Checked, control: Incarnation) -> Index {
+    let (config, cp_size) = (&group.config, u32::from(group.config.group.cp_size));
+    let shape = IndexConfig::new(group.manifest.clone(), config.l1.pages / cp_size + 1, config.l2.pages / cp_size);
+    let config = IndexConfig {
+        write_policy: match config.cache.write_policy {
+            WritePolicy::WriteThrough => Policy::WriteThrough,
+            WritePolicy::WriteThroughSelective => Policy::Selective,
+            WritePolicy::WriteBack => Policy::WriteBack,
+        },
+        compute_tokens_min: config.group.compute_tokens_min,
+        request_pages_max: config.group.request_pages_max,
+        lease_ms: config.leases.session_ms,
+        rank_lease_ms: config.leases.rank_ms,
+        ..shape
+    };
+    Index::new(config, control, seed(control, 1))
+}
+
+/// The allocator of `group`.
+///
+/// # Errors
+/// Pools of a size that no allocator has, or marks that do not fit them.
+pub(super) fn allocator(group: &Checked, control: Incarnation) -> Result<Allocator, StartError> {
+    let (config, cp_size) = (&group.config, group.config.group.cp_size);
+    let (l1_lane, l2_slots) = (config.l1.pages / u32::from(cp_size), config.l2.pages / u32::from(cp_size));
+    let chunk = group.chunk_pages_per_rank();
+    let (l1, l2) = (group.l1_room.marks(l1_lane, chunk), group.l2_room.marks(l2_slots, chunk));
+    let allocator = AllocatorConfig {
+        contiguity: match config.l2.contiguity {
+            Contiguity::Off => Runs::Off,
+            Contiguity::Prefer => Runs::Prefer,
+            Contiguity::Require => Runs::Require,
+        },
+        free_room: (l1 != Marks::OFF || l2 != Marks::OFF).then_some(Room { l1, l2 }),
+        ..AllocatorConfig::new(cp_size, l1_lane + 1, l2_slots)
+    };
+    Allocator::new(allocator, control, seed(control, 0)).map_err(StartError::Pools)
+}
+
+/// The writer of `group`.
+pub(super) fn writer(group: &Checked, control: Incarnation) -> Writer {
+    let pages_max = group.config.group.request_pages_max as usize;
+    let config = WriterConfig { pages_max, ..WriterConfig::new(&group.manifest) };
+    Writer::new(config, control, seed(control, 2))
+}
+
+/// The loader of `group`. Load words outlive it and never fall: it counts their uses from the milliseconds since
+/// 1970, which is above every use of an earlier life unless that used each slot more than a thousand times a second.
+pub(super) fn loader(group: &Checked, control: Incarnation) -> Loader {
+    let first_use =
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    let config = LoaderConfig { first_use, ..LoaderConfig::new(&group.manifest) };
+    Loader::new(config, control, seed(control, 3))
+}
+
+/// The evictor of `group`.
+pub(super) fn evictor(group: &Checked, control: Incarnation) -> Evictor {
+    Evictor::new(EvictorConfig::new(group.config.group.cp_size), control, seed(control, 4))
+}
+
+/// Chance of one machine: part of its state, drawn from the incarnation.
+fn seed(control: Incarnation, machine: u64) -> u64 {
+    let drawn = u64::from_be_bytes(control.0[8..].try_into().unwrap_or_default());
+    drawn.wrapping_add(machine)
+}

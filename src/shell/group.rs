@@ -1,0 +1,227 @@
+//! All actors of a group in this process: the control group on one thread, the ranks on another.
+//!
+//! The actors still meet only on the bus. One thread for the control group, because an `open` goes through several
+//! of its machines and a hop between threads costs more than any of them.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use actix::{Actor, Addr, Arbiter, Recipient, System};
+use hicached_actors::host::Host;
+use hicached_actors::machine::Machine;
+use hicached_actors::protocol::{Address, Drained, Incarnation, Rank};
+use hicached_client::client::{Client, ClientConfig};
+use tokio::sync::{mpsc, oneshot};
+
+use super::build::{self, StartError};
+use super::clock::Clock;
+use super::hosted::{Bell, Figures, Hostable, Hosted, Stop};
+use super::post::{Post, PostFigures};
+use crate::bus::Bus;
+use crate::config::Checked;
+
+/// A running group. Dropping it without [`LocalGroup::stop`] ends its actors at once.
+#[derive(Debug)]
+pub struct LocalGroup {
+    control: Incarnation,
+    post: Arc<Post>,
+    name: String,
+    orders: mpsc::Sender<Order>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Named figures of one actor.
+pub type ActorFigures = (Address, Vec<(&'static str, u64)>);
+
+enum Order {
+    Figures(oneshot::Sender<Vec<ActorFigures>>),
+    Stop,
+}
+
+/// What every actor of the group is made with.
+struct Seat {
+    post: Arc<Post>,
+    clock: Clock,
+    control: Incarnation,
+    inbox_frames: usize,
+}
+
+/// An actor as its group sees it.
+struct Member {
+    address: Address,
+    figures: Recipient<Figures>,
+    stop: Recipient<Stop>,
+}
+
+impl LocalGroup {
+    /// Starts every actor of `group` on `bus`; resolves when each of them can be reached.
+    ///
+    /// # Errors
+    /// A subject that cannot be served, a rank that cannot make its pool, a broker with too small messages.
+    pub async fn start(group: &Checked, bus: Arc<dyn Bus>) -> Result<Self, StartError> {
+        build::check_bus(group, &*bus)?;
+        let name = group.config.group.name.clone();
+        let control = Incarnation(uuid::Uuid::new_v4().into_bytes());
+        let post = Arc::new(Post::new(bus, &name, group.config.group.cp_size));
+        let seat =
+            Seat { post: post.clone(), clock: Clock::start(), control, inbox_frames: group.config.bus.inbox_frames };
+        let (orders, inbox) = mpsc::channel(ORDERS_MAX);
+        let (ready, is_ready) = oneshot::channel();
+        let group = group.clone();
+        let thread = std::thread::Builder::new().name("hicached control".to_owned());
+        let thread = thread.spawn(move || run(&group, seat, ready, inbox)).map_err(StartError::Thread)?;
+        is_ready.await.unwrap_or(Err(StartError::Gone))?;
+        Ok(Self { control, post, name, orders, thread: Some(thread) })
+    }
+
+    /// The control incarnation.
+    pub fn control(&self) -> Incarnation {
+        self.control
+    }
+
+    /// Named figures of every actor; empty when the group has ended.
+    pub async fn figures(&self) -> Vec<ActorFigures> {
+        let (answer, figures) = oneshot::channel();
+        if self.orders.send(Order::Figures(answer)).await.is_err() {
+            return Vec::new();
+        }
+        figures.await.unwrap_or_default()
+    }
+
+    /// One figure of one actor, 0 when it has none of that name.
+    pub async fn figure(&self, of: Address, name: &str) -> u64 {
+        let all = self.figures().await;
+        let named = all.iter().filter(|(address, _)| *address == of).flat_map(|(_, figures)| figures);
+        named.filter(|(have, _)| *have == name).map(|(_, value)| value).sum()
+    }
+
+    /// Frames that were not sent.
+    pub fn unsent(&self) -> PostFigures {
+        self.post.figures()
+    }
+
+    /// Takes no new sessions, waits up to `patience` for those that run, then stops ranks and machines. What was
+    /// still running when the time was over.
+    pub async fn stop(mut self, patience: Duration) -> Drained {
+        let engine = Incarnation(uuid::Uuid::new_v4().into_bytes());
+        let client = Client::new(self.post.bus().clone(), ClientConfig::new(self.name.clone(), engine));
+        let until = Instant::now() + patience;
+        let left = loop {
+            match client.drain(true).await {
+                Ok(Drained { sessions: 0, ops: 0 }) => break Drained { sessions: 0, ops: 0 },
+                Ok(left) if Instant::now() >= until => break left,
+                Ok(_) => tokio::time::sleep(DRAIN_PAUSE).await,
+                Err(error) => {
+                    tracing::warn!(%error, "the group cannot be drained");
+                    break Drained { sessions: 0, ops: 0 };
+                }
+            }
+        };
+        // An error means that the thread has ended already.
+        self.orders.send(Order::Stop).await.ok();
+        if let Some(thread) = self.thread.take() {
+            let joined = tokio::task::spawn_blocking(move || thread.join().is_ok()).await;
+            tracing::debug!(ended = joined.unwrap_or(false), "the group has ended");
+        }
+        left
+    }
+}
+
+/// The control thread: actors, and orders until the last one.
+fn run(group: &Checked, seat: Seat, ready: oneshot::Sender<Result<(), StartError>>, mut orders: mpsc::Receiver<Order>) {
+    System::new().block_on(async move {
+        let ranks = Arbiter::new();
+        let members = match start_members(group, &seat, &ranks).await {
+            Ok(members) => members,
+            Err(error) => {
+                // Nobody waits any more when the future of the start was dropped.
+                ready.send(Err(error)).ok();
+                return;
+            }
+        };
+        ready.send(Ok(())).ok();
+        while let Some(order) = orders.recv().await {
+            match order {
+                Order::Figures(answer) => {
+                    answer.send(figures(&members).await).ok();
+                }
+                Order::Stop => break,
+            }
+        }
+        stop(&members).await;
+        ranks.stop();
+        ranks.join().ok();
+    });
+}
+
+/// Starts the machines that answer before the one that asks: the index begins when all can be reached.
+async fn start_members(group: &Checked, seat: &Seat, ranks: &Arbiter) -> Result<Vec<Member>, StartError> {
+    let mut members = Vec::new();
+    let copies = build::copy_threads(group)?;
+    for rank in (0..group.config.group.cp_size).map(Rank) {
+        let (address, bell) = (Address::Rank(rank), Arc::new(Bell::default()));
+        let host = build::rank(group, rank, copies.clone(), bell.clone(), seat.payload_bytes_max())?;
+        let hosted = seat.host(host, address).await?.hearing(bell);
+        members.push(member(address, &Hosted::start_in_arbiter(&ranks.handle(), |_| hosted)));
+    }
+    let control = seat.control;
+    let allocator = seat.machine(build::allocator(group, control)?, Address::Allocator).await?;
+    members.push(member(Address::Allocator, &allocator.start()));
+    let writer = seat.machine(build::writer(group, control), Address::Writer).await?;
+    members.push(member(Address::Writer, &writer.start()));
+    let loader = seat.machine(build::loader(group, control), Address::Loader).await?;
+    members.push(member(Address::Loader, &loader.start()));
+    let evictor = seat.machine(build::evictor(group, control), Address::Evictor).await?;
+    members.push(member(Address::Evictor, &evictor.start()));
+    let index = seat.machine(build::index(group, control), Address::Index).await?;
+    let index =
+        index.starting_with(Box::new(|host, now, out| host.with(out, |index, effects| index.start(now, effects))));
+    members.push(member(Address::Index, &index.start()));
+    Ok(members)
+}
+
+impl Seat {
+    async fn machine<M: Machine + Unpin + 'static>(
+        &self,
+        machine: M,
+        address: Address,
+    ) -> Result<Hosted<Host<M>>, StartError> {
+        let host = Host::new(machine, address, self.control, self.control, self.payload_bytes_max());
+        self.host(host, address).await
+    }
+
+    async fn host<H: Hostable>(&self, host: H, address: Address) -> Result<Hosted<H>, StartError> {
+        let hosted = Hosted::serve(host, address, self.post.clone(), self.clock, self.inbox_frames).await;
+        hosted.map_err(|source| StartError::Serve { address, source })
+    }
+
+    fn payload_bytes_max(&self) -> usize {
+        self.post.bus().payload_bytes_max()
+    }
+}
+
+fn member<H: Hostable>(address: Address, actor: &Addr<Hosted<H>>) -> Member {
+    Member { address, figures: actor.clone().recipient(), stop: actor.clone().recipient() }
+}
+
+async fn figures(members: &[Member]) -> Vec<ActorFigures> {
+    let mut all = Vec::with_capacity(members.len());
+    for member in members {
+        all.push((member.address, member.figures.send(Figures).await.unwrap_or_default()));
+    }
+    all
+}
+
+/// Ranks first, which stand at the front: a machine never waits for a rank that was not told to end.
+async fn stop(members: &[Member]) {
+    for member in members {
+        // An actor that ended with its bus is stopped already.
+        member.stop.send(Stop).await.ok();
+    }
+}
+
+/// Orders waiting for the control thread.
+const ORDERS_MAX: usize = 16;
+/// Between two questions whether all sessions have ended.
+const DRAIN_PAUSE: Duration = Duration::from_millis(20);
