@@ -5,11 +5,15 @@ mod bench;
 mod check;
 mod options;
 mod progress;
+mod replay;
+mod serve;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::replay::demo::DemoArgs;
+use crate::replay::options::ReplayArgs;
 pub use options::ConfigArgs;
 pub use progress::Progress;
 
@@ -31,6 +35,12 @@ struct Cli {
 enum Command {
     /// Checks a configuration and prints what it amounts to
     Check(check::CheckArgs),
+    /// Serves one group until a signal ends it
+    Serve(serve::ServeArgs),
+    /// Serves a workload of our own and checks every byte
+    Demo(DemoArgs),
+    /// Serves a recorded trace
+    Replay(ReplayArgs),
     /// Measures one part
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -71,9 +81,21 @@ pub fn main() -> ExitCode {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Check(args) => check::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Demo(args) => replay::demo(&args),
+        Command::Replay(args) => replay::replay(&args),
         Command::Bench(bench) => bench::run(&bench),
     }
 }
+
+/// The runtime of everything that is not an actor: engines, clients, connections.
+fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(RUNTIME_THREADS).enable_all().build();
+    runtime.map_err(|error| Failure::Fault(format!("no runtime: {error}")))
+}
+
+/// A connection to NATS must not wait for an engine that checks bytes.
+const RUNTIME_THREADS: usize = 2;
 
 fn start_log(filter: &str, json: bool) -> Result<(), Failure> {
     let filter = tracing_subscriber::EnvFilter::try_new(filter)

@@ -1,0 +1,69 @@
+//! `hicached replay` and `hicached demo`.
+
+use futures_util::stream;
+
+use super::{Failure, Progress, print_json, runtime};
+use crate::replay::demo::{ABORT_PERMILLE, CHUNK_TOKENS, DemoArgs, SESSIONS};
+use crate::replay::options::ReplayArgs;
+use crate::replay::outcome::Outcome;
+use crate::replay::prompts::prompts;
+use crate::replay::run::{Run, RunError};
+use crate::replay::workload::Workload;
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Bus(..) | RunError::Folder(_) => Self::Usage(error.to_string()),
+            RunError::Group(_) | RunError::Engine(_) | RunError::Client(_) | RunError::Interrupted => {
+                Self::Fault(error.to_string())
+            }
+        }
+    }
+}
+
+pub(super) fn replay(args: &ReplayArgs) -> Result<(), Failure> {
+    let job = args.job()?;
+    let run = Run {
+        name: args.trace.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        group: &job.group,
+        sessions: args.concurrency as usize,
+        // Without bytes a prompt is one chunk, so that one request is one reservation, as the stated semantics want.
+        chunk_tokens: if args.control_only { u32::MAX } else { job.group.config.group.chunk_tokens_max },
+        abort_permille: 0,
+        seed: 0,
+    };
+    let progress = Progress::new("requests", job.sent.len() as u64);
+    let prompts = stream::iter(prompts(&job, args.control_only));
+    let outcome = runtime()?.block_on(run.run(prompts, Some(&job.sent), |over| progress.at(over)))?;
+    drop(progress);
+    finish(&outcome, args.json)
+}
+
+pub(super) fn demo(args: &DemoArgs) -> Result<(), Failure> {
+    let group = args.group()?;
+    let run = Run {
+        name: "demo".to_owned(),
+        group: &group,
+        sessions: SESSIONS,
+        chunk_tokens: CHUNK_TOKENS,
+        abort_permille: ABORT_PERMILLE,
+        seed: args.seed,
+    };
+    let progress = Progress::new("requests", u64::from(args.requests));
+    let prompts = stream::iter(Workload::new(args.seed, &group.manifest).take(args.requests as usize));
+    let outcome = runtime()?.block_on(run.run(prompts, None, |over| progress.at(over)))?;
+    drop(progress);
+    finish(&outcome, args.json)
+}
+
+fn finish(outcome: &Outcome, json: bool) -> Result<(), Failure> {
+    if json {
+        print_json(outcome)?;
+    } else {
+        println!("{outcome}");
+    }
+    match outcome.fault() {
+        Some(fault) => Err(Failure::Fault(fault)),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,58 @@
+//! The demo: a workload of our own on a small group, so that everything a cache can do happens within a minute.
+
+use clap::Args;
+
+use super::options::{BusArgs, built_in, components};
+use super::workload::Workload;
+use crate::config::{Checked, ConfigRefused};
+
+/// Arguments of `hicached demo`.
+#[derive(Clone, Debug, Args)]
+pub struct DemoArgs {
+    /// What carries it.
+    #[command(flatten)]
+    pub on: BusArgs,
+    /// Requests to serve
+    #[arg(long, default_value_t = 1500, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub requests: u32,
+    /// Where the workload grows from
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// End with one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl DemoArgs {
+    /// Four ranks with target and draft. The device holds a few requests, the host less than the conversations that
+    /// are under way, and more requests are in flight than the device can hold at their longest.
+    ///
+    /// # Errors
+    /// Every fault of the arguments at once.
+    pub fn group(&self) -> Result<Checked, ConfigRefused> {
+        let mut config = built_in()?;
+        let mut faults = Vec::new();
+        self.on.set(&mut config, &mut faults);
+        config.group.cp_size = 4;
+        config.group.shared_kv = true;
+        config.group.chunk_tokens_max = CHUNK_TOKENS;
+        config.model.components = components(config.group.page_tokens, false);
+        config.l1.pages = L1_PAGES;
+        config.l2.pages = L2_PAGES;
+        config.group.request_pages_max = Workload::longest_pages(config.group.page_tokens);
+        match config.checked() {
+            Ok(group) if faults.is_empty() => Ok(group),
+            Ok(_) => Err(ConfigRefused { faults }),
+            Err(refused) => Err(ConfigRefused { faults: faults.into_iter().chain(refused.faults).collect() }),
+        }
+    }
+}
+
+/// Tokens of one prefill chunk.
+pub const CHUNK_TOKENS: u32 = 1_024;
+/// Requests in flight.
+pub const SESSIONS: usize = 8;
+/// Requests of a thousand that are aborted on the way.
+pub const ABORT_PERMILLE: u32 = 20;
+const L1_PAGES: u32 = 320;
+const L2_PAGES: u32 = 640;

@@ -1,0 +1,177 @@
+//! What a replay is asked to do, checked as a whole before anything starts.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::trace::{Request, Trace};
+use crate::config::{BusKind, Checked, ComponentConfig, Config, ConfigRefused, Layers, load};
+
+/// Arguments of `hicached replay`.
+#[derive(Clone, Debug, Args)]
+pub struct ReplayArgs {
+    /// A trace, `.jsonl` or `.jsonl.gz`, its block size in the file name
+    #[arg(long, value_name = "FILE")]
+    pub trace: PathBuf,
+    /// What carries it.
+    #[command(flatten)]
+    pub on: BusArgs,
+    /// Ranks of the group
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub cp: u8,
+    /// Usable device pages of the group
+    #[arg(long, default_value_t = 4096, value_name = "N")]
+    pub l1_pages: u32,
+    /// Host pages of the group, 0 for no host tier
+    #[arg(long, default_value_t = 16384, value_name = "N")]
+    pub l2_pages: u32,
+    /// Tokens of a page
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub page_tokens: u32,
+    /// Which request comes next
+    #[arg(long, value_enum, default_value_t = Order::File)]
+    pub order: Order,
+    /// Requests in flight
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub concurrency: u32,
+    /// Room kept free: off, or LOW,HIGH in percent
+    #[arg(long, default_value = "1,2", value_name = "off|LOW,HIGH")]
+    pub free_room: String,
+    /// Decide everything, move no bytes
+    #[arg(long)]
+    pub control_only: bool,
+    /// End with one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which bus carries a run.
+#[derive(Clone, Debug, Args)]
+pub struct BusArgs {
+    /// What carries the messages
+    #[arg(long, value_enum, default_value_t = BusKind::Memory)]
+    pub bus: BusKind,
+    /// Where NATS is; 127.0.0.1:4222 when not given
+    #[arg(long, value_name = "URL")]
+    pub nats_url: Option<String>,
+}
+
+/// The order of the requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Order {
+    /// As they stand in the file.
+    File,
+    /// By timestamp, those of one instant as they stand in the file.
+    Arrival,
+}
+
+/// A replay that can be run.
+#[derive(Debug)]
+pub struct Job {
+    /// The group.
+    pub group: Checked,
+    /// The requests.
+    pub trace: Trace,
+    /// Numbers of requests in the order in which they are sent.
+    pub sent: Vec<usize>,
+}
+
+impl ReplayArgs {
+    /// Reads the trace and checks it against the group.
+    ///
+    /// # Errors
+    /// Every fault of the arguments and of the group at once, and the first of the trace.
+    pub fn job(&self) -> Result<Job, ConfigRefused> {
+        let mut faults = Vec::new();
+        let trace = Trace::open(&self.trace).map_err(|error| faults.push(format!("--trace: {error}"))).ok();
+        if !(1..=CONCURRENCY_MAX).contains(&self.concurrency) {
+            faults.push(format!("--concurrency is {}: make it 1..={CONCURRENCY_MAX}", self.concurrency));
+        }
+        let longest_tokens = trace.iter().flat_map(|trace| &trace.requests).map(|request| request.input_length).max();
+        let longest_pages = longest_tokens.unwrap_or(0).div_ceil(u64::from(self.page_tokens.max(1)));
+        let config = self.config(longest_pages, &mut faults)?;
+        if longest_pages > u64::from(self.l1_pages) {
+            let have = self.l1_pages;
+            faults.push(format!("l1.pages is {have}: the longest request of the trace has {longest_pages} pages"));
+        }
+        let group = config.checked().map_err(|refused| faults.extend(refused.faults)).ok();
+        match (group, trace) {
+            (Some(group), Some(trace)) if faults.is_empty() => {
+                let sent = order(&trace.requests, self.order);
+                Ok(Job { group, trace, sent })
+            }
+            _ => Err(ConfigRefused { faults }),
+        }
+    }
+
+    fn config(&self, longest_pages: u64, faults: &mut Vec<String>) -> Result<Config, ConfigRefused> {
+        let mut config = built_in()?;
+        self.on.set(&mut config, faults);
+        config.group.cp_size = self.cp;
+        config.group.shared_kv = self.cp > 1;
+        config.group.page_tokens = self.page_tokens;
+        config.group.compute_tokens_min = u32::from(!self.control_only);
+        config.group.chunk_tokens_max = config.group.chunk_tokens_max.max(self.page_tokens);
+        config.group.request_pages_max = u32::try_from(longest_pages).unwrap_or(u32::MAX).max(1);
+        config.model.components = components(self.page_tokens, self.control_only);
+        config.l1.pages = self.l1_pages;
+        config.l2.pages = self.l2_pages;
+        config.l1.free_room = self.free_room.clone();
+        config.l2.free_room = self.free_room.clone();
+        Ok(config)
+    }
+}
+
+impl BusArgs {
+    /// Writes the bus into `config`.
+    pub(super) fn set(&self, config: &mut Config, faults: &mut Vec<String>) {
+        config.bus.kind = self.bus;
+        if let Some(url) = &self.nats_url {
+            if self.bus == BusKind::Memory {
+                faults.push(format!("--nats-url is {url}: give --bus nats with it, or leave it out"));
+            }
+            config.bus.url = if url.contains("://") { url.clone() } else { format!("nats://{url}") };
+        }
+    }
+}
+
+/// The defaults, under a name that no other run on the same broker has.
+///
+/// # Errors
+/// The defaults do not load: a fault of this build.
+pub fn built_in() -> Result<Config, ConfigRefused> {
+    let mut config = load(&Layers::default())?;
+    config.group.name = format!("run-{}", uuid::Uuid::new_v4().simple());
+    Ok(config)
+}
+
+/// Components small enough that bytes cost little and large enough that a wrong one is seen: all four where pages
+/// have 64 tokens, with a layer that has no index; without bytes when only decisions are wanted.
+pub fn components(page_tokens: u32, control_only: bool) -> Vec<ComponentConfig> {
+    let row = |name: &str, page_bytes: &[u32]| ComponentConfig {
+        name: name.to_owned(),
+        dtype: "bytes".to_owned(),
+        layers: None,
+        page_bytes: page_bytes.iter().map(|bytes| if control_only { 0 } else { *bytes }).collect(),
+    };
+    let index = page_tokens == 64;
+    let all = [
+        Some(row("target.kv", &[128, 128, 128])),
+        index.then(|| row("target.index", &[64, 0, 64])),
+        Some(row("draft.kv", &[128])),
+        index.then(|| row("draft.index", &[64])),
+    ];
+    all.into_iter().flatten().collect()
+}
+
+fn order(requests: &[Request], order: Order) -> Vec<usize> {
+    let mut sent: Vec<usize> = (0..requests.len()).collect();
+    match order {
+        Order::File => {}
+        Order::Arrival => sent.sort_by_key(|number| requests[*number].timestamp_ms),
+    }
+    sent
+}
+
+/// More sessions than this one engine does not have.
+const CONCURRENCY_MAX: u32 = 1_024;

@@ -1,0 +1,152 @@
+//! What a run prints: one JSON object whose keys only ever grow, or a table.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+/// Figures of a `replay` or `demo`.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// File name of the trace, or `demo`.
+    pub trace: String,
+    /// `memory` or `nats`.
+    pub bus: &'static str,
+    /// Tokens of a page.
+    pub page_tokens: u32,
+    /// Ranks.
+    pub cp: u8,
+    /// Requests sent.
+    pub requests: u64,
+    /// Requests that ended as they should.
+    pub requests_ended: u64,
+    /// Full pages of all prompts.
+    pub full_pages: u64,
+    /// Hit pages of each request's last answered `open`.
+    pub hit_pages: HitPages,
+    /// SHA-256 over the hit pages of every request, both tiers, in file order, decimal, a newline after each.
+    pub per_request_sha256: String,
+    /// Pages that moved or left.
+    pub pages: MovedPages,
+    /// Transfers to another group.
+    pub handovers: u64,
+    /// Bytes compared with what they must be.
+    pub bytes_verified: u64,
+    /// Pieces that were something else.
+    pub mismatches: u64,
+    /// Capacity minus free pages after a final flush, both tiers.
+    pub leaked_pages: u64,
+    /// Refusals by code.
+    pub refusals: BTreeMap<String, u64>,
+    /// Seconds from the first request to the last answer.
+    pub wall_s: f64,
+    /// Times of answered requests.
+    pub latency_us: LatencyUs,
+}
+
+/// Hit pages per tier.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct HitPages {
+    /// Used where they were.
+    pub l1: u64,
+    /// Loaded from the host.
+    pub l2: u64,
+}
+
+/// Pages that moved between tiers, or left one.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct MovedPages {
+    /// Committed to the host.
+    pub backed_up: u64,
+    /// Committed to the device from the host.
+    pub loaded: u64,
+    /// Given up on the device to make room.
+    pub evicted_l1: u64,
+    /// Given up on the host to make room.
+    pub evicted_l2: u64,
+}
+
+/// Percentiles of every conversation, 0 when it did not take place.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct LatencyUs {
+    /// `open`.
+    pub open: Percentiles,
+    /// `close`.
+    pub commit: Percentiles,
+    /// From the start of the forward that needs a load until its last layer was there.
+    pub load: Percentiles,
+    /// A handover.
+    pub handover: Percentiles,
+}
+
+/// Whole microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Percentiles {
+    /// Half are faster.
+    pub p50: u64,
+    /// One in a hundred is slower.
+    pub p99: u64,
+}
+
+impl Percentiles {
+    /// Of times in nanoseconds, in any order.
+    pub fn of_ns(mut times_ns: Vec<u64>) -> Self {
+        times_ns.sort_unstable();
+        let at = |percent: usize| times_ns.get(times_ns.len().saturating_sub(1) * percent / 100);
+        let us = |percent| at(percent).map_or(0, |ns| ns.div_ceil(1_000));
+        Self { p50: us(50), p99: us(99) }
+    }
+}
+
+impl Outcome {
+    /// What is wrong with the run, if anything is.
+    pub fn fault(&self) -> Option<String> {
+        let open = self.requests - self.requests_ended;
+        let faults =
+            [(self.mismatches, "mismatches"), (self.leaked_pages, "leaked pages"), (open, "requests not ended")];
+        let named: Vec<String> =
+            faults.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
+        (!named.is_empty()).then(|| named.join(", "))
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { trace, bus, page_tokens, cp, requests, requests_ended, full_pages, hit_pages, pages, .. } = self;
+        writeln!(f, "{trace} over the {bus} bus: {cp} ranks, pages of {page_tokens} tokens, {:.2} s", self.wall_s)?;
+        let mut row = |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:<24}{value:>14}");
+        row("requests", requests)?;
+        row("requests ended", requests_ended)?;
+        row("full pages", full_pages)?;
+        row("hit tokens, L1", &(hit_pages.l1 * u64::from(*page_tokens)))?;
+        row("hit tokens, L2", &(hit_pages.l2 * u64::from(*page_tokens)))?;
+        row("pages backed up", &pages.backed_up)?;
+        row("pages loaded", &pages.loaded)?;
+        row("pages evicted, L1", &pages.evicted_l1)?;
+        row("pages evicted, L2", &pages.evicted_l2)?;
+        for (code, count) in &self.refusals {
+            row(&format!("refused, {code}"), count)?;
+        }
+        row("bytes verified", &self.bytes_verified)?;
+        row("mismatches", &self.mismatches)?;
+        row("leaked pages", &self.leaked_pages)?;
+        let LatencyUs { open, commit, load, .. } = self.latency_us;
+        for (name, Percentiles { p50, p99 }) in [("open", open), ("commit", commit), ("load", load)] {
+            row(&format!("{name}, p50 / p99 us"), &format!("{p50} / {p99}"))?;
+        }
+        write!(f, "{:<24}{}", "hits per request", self.per_request_sha256)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_values_that_were_measured() {
+        for (times, p50, p99) in [(vec![], 0, 0), (vec![1_000], 1, 1), ((0..=100).map(|n| n * 1_000).collect(), 50, 99)]
+        {
+            assert_eq!(Percentiles::of_ns(times), Percentiles { p50, p99 });
+        }
+    }
+}

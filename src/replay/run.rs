@@ -1,0 +1,219 @@
+//! One run of one engine against one group of this process, from the first request to the last page given back.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::Stream;
+use hicached_actors::protocol::{Address, Flush, Keys};
+use hicached_client::client::{Client, ClientError};
+use hicached_client::engine::{Engine, EngineConfig, EngineError, Hit, Prompt, Report};
+use sha2::{Digest, Sha256};
+use tokio::time::{Instant, sleep};
+
+use super::folder::{Folder, FolderError};
+use super::outcome::{HitPages, LatencyUs, MovedPages, Outcome, Percentiles};
+use crate::bus::nats::NatsError;
+use crate::config::Checked;
+use crate::shell::{LocalGroup, StartError, connect};
+
+/// What is run.
+#[derive(Debug)]
+pub struct Run<'a> {
+    /// What the figures are called: a file name, or `demo`.
+    pub name: String,
+    /// The group.
+    pub group: &'a Checked,
+    /// Requests in flight.
+    pub sessions: usize,
+    /// Most tokens of one prefill chunk.
+    pub chunk_tokens: u32,
+    /// Requests of a thousand that are aborted on the way.
+    pub abort_permille: u32,
+    /// Where all chance of the engine grows from.
+    pub seed: u64,
+}
+
+/// Why there is no outcome.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// No broker.
+    #[error("{0}: {1}")]
+    Bus(String, #[source] NatsError),
+    /// The group did not start.
+    #[error(transparent)]
+    Group(#[from] StartError),
+    /// The engine did not join it.
+    #[error("the engine cannot join: {0}")]
+    Engine(#[from] EngineError),
+    /// The group did not answer.
+    #[error("the group does not answer: {0}")]
+    Client(#[from] ClientError),
+    /// No place for pool files.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// Ended by a signal.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Run<'_> {
+    /// Serves `prompts`, then gives every page back. `in_file_order` says of each prompt which place its hits have in
+    /// the hash over all of them; `None` means the order in which they came.
+    ///
+    /// # Errors
+    /// [`RunError`]: what a run measures is never an error, what keeps it from running is.
+    pub async fn run(
+        &self,
+        prompts: impl Stream<Item = Prompt>,
+        in_file_order: Option<&[usize]>,
+        mut progress: impl FnMut(u64),
+    ) -> Result<Outcome, RunError> {
+        let mut group = self.group.clone();
+        let _folder = Folder::create(&mut group)?;
+        let bus_config = &group.config.bus;
+        let bus = connect(bus_config).await.map_err(|error| RunError::Bus(bus_config.url.clone(), error))?;
+        let running = LocalGroup::start(&group, bus.clone()).await?;
+        let mut engine = Engine::start(bus.clone(), self.engine_config(&group)).await?;
+        let over = AtomicU64::new(0);
+        let count = |now: hicached_client::engine::Progress| {
+            over.store(now.over, Ordering::Relaxed);
+            progress(now.over);
+        };
+        let served = tokio::select! {
+            report = engine.run(prompts, count) => Ok(report),
+            never = tell_of_stalls(&running, &over) => match never {},
+            _ = tokio::signal::ctrl_c() => Err(RunError::Interrupted),
+        };
+        let outcome = match served {
+            Ok(report) => self.measure(report, in_file_order, &running, engine.client()).await,
+            Err(error) => Err(error),
+        };
+        engine.stop().await;
+        running.stop(STOP_MAX).await;
+        bus.close();
+        outcome
+    }
+
+    fn engine_config(&self, group: &Checked) -> EngineConfig {
+        let config = &group.config;
+        let physical_pages = config.l1.pages / u32::from(config.group.cp_size) + 1;
+        let folder = config.rank.pool_folder.clone();
+        EngineConfig {
+            chunk_tokens: self.chunk_tokens,
+            sessions_max: self.sessions,
+            abort_permille: self.abort_permille,
+            seed: self.seed,
+            ..EngineConfig::new(config.group.name.clone(), group.manifest.clone(), physical_pages, folder)
+        }
+    }
+
+    async fn measure(
+        &self,
+        report: Report,
+        in_file_order: Option<&[usize]>,
+        running: &LocalGroup,
+        client: &Client,
+    ) -> Result<Outcome, RunError> {
+        for (request, failure) in &report.failures {
+            tracing::error!(request, failure, "a request failed");
+        }
+        for mismatch in &report.first_mismatches {
+            tracing::error!(?mismatch, "wrong bytes");
+        }
+        let pages = moved(running).await;
+        let leaked_pages = flush_all(self.group, running, client).await?;
+        let (l1, l2) = report.hit_pages();
+        let config = &self.group.config;
+        Ok(Outcome {
+            trace: self.name.clone(),
+            bus: config.bus.kind.name(),
+            page_tokens: config.group.page_tokens,
+            cp: config.group.cp_size,
+            requests: report.requests,
+            requests_ended: report.requests_ended,
+            full_pages: report.full_pages,
+            hit_pages: HitPages { l1, l2 },
+            per_request_sha256: hash_of_hits(&report.hits, in_file_order),
+            pages,
+            handovers: 0,
+            bytes_verified: report.bytes_verified,
+            mismatches: report.mismatches,
+            leaked_pages,
+            refusals: report.refusals,
+            wall_s: report.elapsed.as_secs_f64(),
+            latency_us: LatencyUs {
+                open: Percentiles::of_ns(report.latencies.open_ns),
+                commit: Percentiles::of_ns(report.latencies.commit_ns),
+                load: Percentiles::of_ns(report.latencies.load_ns),
+                handover: Percentiles::default(),
+            },
+        })
+    }
+}
+
+/// Logs every figure of the group when no request has ended for a while.
+async fn tell_of_stalls(running: &LocalGroup, over: &AtomicU64) -> Infallible {
+    loop {
+        let before = over.load(Ordering::Relaxed);
+        sleep(STALL).await;
+        if over.load(Ordering::Relaxed) == before {
+            for (actor, figures) in running.figures().await {
+                tracing::warn!(%actor, ?figures, "no request has ended for {STALL:?}");
+            }
+        }
+    }
+}
+
+/// SHA-256 over the hit pages of every request, decimal, a newline after each.
+fn hash_of_hits(hits: &[Hit], in_file_order: Option<&[usize]>) -> String {
+    let mut pages: Vec<(usize, u64)> =
+        hits.iter().enumerate().map(|(sent, hit)| (sent, u64::from(hit.l1) + u64::from(hit.l2))).collect();
+    if let Some(places) = in_file_order {
+        pages.sort_by_key(|(sent, _)| places.get(*sent).copied());
+    }
+    let mut hash = Sha256::new();
+    for (_, pages) in pages {
+        hash.update(format!("{pages}\n"));
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+async fn moved(running: &LocalGroup) -> MovedPages {
+    MovedPages {
+        backed_up: running.figure(Address::Index, "index.stored_l2").await,
+        loaded: running.figure(Address::Index, "index.loaded").await,
+        evicted_l1: running.figure(Address::Index, "index.evicted_l1").await,
+        evicted_l2: running.figure(Address::Index, "index.evicted_l2").await,
+    }
+}
+
+/// Gives up every page of both tiers, again and again until nothing is kept or in flight; capacity minus free pages
+/// when that is so, or when the time is over.
+async fn flush_all(group: &Checked, running: &LocalGroup, client: &Client) -> Result<u64, RunError> {
+    let capacity = u64::from(group.config.l1.pages) + u64::from(group.config.l2.pages);
+    let until = Instant::now() + FLUSH_MAX;
+    loop {
+        let flush = Flush { tier: 0, salt: Vec::new(), prefix: Keys::default(), quarantined: false };
+        let flushed = client.flush(flush).await?;
+        let mut free = 0;
+        for tier in ["allocator.l1_free_pages", "allocator.l2_free_pages"] {
+            free += running.figure(Address::Allocator, tier).await;
+        }
+        let leaked = capacity.saturating_sub(free);
+        tracing::debug!(?flushed, leaked, "flushed");
+        let is_idle = flushed.in_flight == 0 && flushed.l1_kept == 0 && flushed.l2_kept == 0;
+        if (is_idle && leaked == 0) || Instant::now() >= until {
+            return Ok(leaked);
+        }
+        sleep(FLUSH_PAUSE).await;
+    }
+}
+
+/// Longer than any request of a healthy run takes.
+const STALL: Duration = Duration::from_secs(10);
+/// A flush waits for backups that still run; none takes this long.
+const FLUSH_MAX: Duration = Duration::from_secs(30);
+const FLUSH_PAUSE: Duration = Duration::from_millis(5);
+/// After a flush nothing runs; what does is reported as leaked.
+const STOP_MAX: Duration = Duration::from_secs(1);
