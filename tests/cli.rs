@@ -1,6 +1,9 @@
 //! The command line from outside: exit codes, what is printed where, every fault at once.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+
+use hicached::bus::server::{NatsServer, find_nats_server};
 
 fn hicached(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hicached"));
@@ -52,7 +55,7 @@ fn every_fault_of_a_configuration_is_said_at_once() {
             &["l1.pages is 12: make it a multiple of group.cp_size 8", "l2.pages is 20"],
         ),
         (&["l2.pages=4000000000"], &["bytes per rank", "less than 2147483648 per rank"]),
-        (&["cache.write_policy=sometimes", "cache.fingerprints=true"], &["write_policy", "fingerprints is true"]),
+        (&["cache.write_policy=sometimes", "cache.fingerprints=maybe"], &["cache.write_policy", "cache.fingerprints"]),
         (&["group.draft_lookahead_tokens=2"], &["make it 0 or 1"]),
         (&["bus.kind=kafka", "bus.inbox_frames=1"], &["bus.kind", "bus.inbox_frames is 1"]),
         (&["bus.kind=nats", "bus.url=localhost"], &["bus.url is \"localhost\""]),
@@ -106,14 +109,11 @@ fn every_fault_of_a_component_table_is_said_at_once() {
             ],
         ),
     ];
-    let folder = std::env::temp_dir().join(format!("hicached-cli-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder");
+    let folder = Folder::new("components");
     for (at, (text, faults)) in table.iter().enumerate() {
-        let file = folder.join(format!("{at}.toml"));
-        std::fs::write(&file, text).expect("written");
-        assert_refused(&hicached(&["check", "--config", file.to_str().expect("UTF-8")]), faults);
+        let file = folder.file(&format!("{at}.toml"), text);
+        assert_refused(&hicached(&["check", "--config", &file]), faults);
     }
-    std::fs::remove_dir_all(&folder).expect("removed");
 }
 
 #[test]
@@ -129,4 +129,249 @@ fn a_plan_is_one_json_object() {
 fn a_configuration_file_that_cannot_be_read_is_named() {
     let output = hicached(&["check", "--config", "/nonexistent/hicached.toml"]);
     assert_refused(&output, &["/nonexistent/hicached.toml"]);
+}
+
+fn json_of(output: &Output) -> serde_json::Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let last = text.lines().last().unwrap_or_else(|| panic!("no figures; {}", stderr(output)));
+    serde_json::from_str(last).expect("the last line is one JSON object")
+}
+
+#[test]
+fn every_fault_of_a_replay_is_said_at_once() {
+    let folder = Folder::new("faults");
+    let trace = folder.file(
+        "ok.b64.jsonl",
+        "{\"timestamp\":0,\"input_length\":640,\"output_length\":1,\"hash_ids\":[0,1,2,3,4,5,6,7,8,9]}\n",
+    );
+    let table: &[(&[&str], &[&str])] = &[
+        (&["--cp", "3", "--l1-pages", "100", "--l2-pages", "50"], &["l1.pages is 100", "l2.pages is 50"]),
+        (&["--cp", "0", "--concurrency", "0"], &["--concurrency is 0", "group.cp_size is 0"]),
+        (&["--page-tokens", "100"], &["page_tokens is 100"]),
+        (&["--free-room", "3,2"], &["l1.free_room is \"3,2\"", "l2.free_room is \"3,2\""]),
+        (&["--l1-pages", "4"], &["l1.pages is 4: the longest request of the trace has 10 pages"]),
+        (&["--nats-url", "127.0.0.1:4222"], &["--nats-url is 127.0.0.1:4222: give --bus nats with it"]),
+    ];
+    for (args, faults) in table {
+        let mut all = vec!["replay", "--json", "--trace", &trace];
+        all.extend(*args);
+        assert_refused(&hicached(&all), faults);
+    }
+    for args in
+        [&["replay"][..], &["replay", "--trace", &trace, "--bus", "kafka"], &["replay", "--trace", &trace, "--cp", "x"]]
+    {
+        assert_eq!(hicached(args).status.code(), Some(2), "{args:?}");
+    }
+}
+
+#[test]
+fn a_bad_line_of_a_trace_is_named_with_field_and_value() {
+    let folder = Folder::new("lines");
+    let good = "{\"timestamp\":5,\"input_length\":64,\"output_length\":1,\"hash_ids\":[0]}\n";
+    let table = [
+        (
+            "a.b64.jsonl",
+            "{\"timestamp\":-1,\"input_length\":64,\"output_length\":1,\"hash_ids\":[1]}",
+            "line 2: timestamp = -1",
+        ),
+        (
+            "b.b64.jsonl",
+            "{\"timestamp\":4,\"input_length\":64,\"output_length\":1,\"hash_ids\":[1]}",
+            "line 2: timestamp = 4",
+        ),
+        (
+            "c.b64.jsonl",
+            "{\"timestamp\":6,\"input_length\":640,\"output_length\":1,\"hash_ids\":[1]}",
+            "line 2: hash_ids",
+        ),
+        (
+            "d.b64.jsonl",
+            "{\"timestamp\":6,\"input_length\":\"x\",\"output_length\":1,\"hash_ids\":[1]}",
+            "line 2: input_length",
+        ),
+        ("e.b64.jsonl", "nonsense", "line 2: line = nonsense"),
+    ];
+    for (name, line, said) in table {
+        let trace = folder.file(name, &format!("{good}{line}\n"));
+        assert_refused(&hicached(&["replay", "--trace", &trace]), &[said]);
+    }
+    let unnamed = folder.file("no-block-size.jsonl", good);
+    assert_refused(&hicached(&["replay", "--trace", &unnamed]), &["says the block size"]);
+    assert_refused(&hicached(&["replay", "--trace", "/nonexistent.b64.jsonl"]), &["/nonexistent.b64.jsonl"]);
+}
+
+#[test]
+fn a_demo_prints_the_agreed_keys_and_loses_nothing() {
+    let output = hicached(&["demo", "--json", "--requests", "120"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(text.lines().count(), 1, "figures only");
+    let mut from = 0;
+    for key in KEYS {
+        let at =
+            text[from..].find(&format!("\"{key}\":")).unwrap_or_else(|| panic!("{key} is missing or out of order"));
+        from += at + key.len();
+    }
+    let figures = json_of(&output);
+    for key in ["mismatches", "leaked_pages", "handovers"] {
+        assert_eq!(figures[key], 0, "{key}");
+    }
+    assert_eq!(figures["requests"], figures["requests_ended"]);
+    assert_eq!(figures["trace"], "demo");
+    assert!(figures["bytes_verified"].as_u64() > Some(0));
+}
+
+#[test]
+fn a_replay_without_bytes_hits_what_lru_hits() {
+    let Some(expected) = Expected::open() else { return };
+    for name in ["lmcache_agents", "dynamo_pi_agent", "mooncake_arxiv_head"] {
+        for (page_tokens, capacity, hash) in expected.leaf_lru(name) {
+            expected.replay(name, &page_tokens, &capacity, &hash, &[]);
+        }
+    }
+}
+
+#[test]
+fn a_replay_over_nats_hits_what_lru_hits() {
+    let Some(expected) = Expected::open() else { return };
+    let Some(program) = find_nats_server(Path::new(env!("CARGO_MANIFEST_DIR"))) else {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "no nats-server");
+        eprintln!("skipped: no nats-server");
+        return;
+    };
+    let server = NatsServer::start(&program, &[]).expect("a server");
+    let name = "dynamo_pi_agent";
+    let (page_tokens, capacity, hash) = expected.leaf_lru(name).remove(0);
+    expected.replay(name, &page_tokens, &capacity, &hash, &["--bus", "nats", "--nats-url", &server.url()]);
+}
+
+#[test]
+fn a_replay_with_bytes_verifies_what_it_is_served() {
+    let Some(expected) = Expected::open() else { return };
+    let trace = expected.trace("mooncake_arxiv_head");
+    let group = ["--cp", "4", "--l1-pages", "512", "--l2-pages", "4096", "--page-tokens", "512", "--concurrency", "4"];
+    let mut args = vec!["replay", "--json", "--trace", &trace, "--order", "arrival"];
+    args.extend(group);
+    let output = hicached(&args);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let figures = json_of(&output);
+    assert_eq!((&figures["mismatches"], &figures["leaked_pages"]), (&0.into(), &0.into()));
+    for (of, key) in
+        [("hit_pages", "l1"), ("hit_pages", "l2"), ("pages", "backed_up"), ("pages", "loaded"), ("pages", "evicted_l1")]
+    {
+        assert!(figures[of][key].as_u64() > Some(0), "{of}.{key} in {figures}");
+    }
+}
+
+/// Keys in their order: tools read this object, so none is renamed, moved or left out.
+const KEYS: [&str; 35] = [
+    "trace",
+    "bus",
+    "page_tokens",
+    "cp",
+    "requests",
+    "requests_ended",
+    "full_pages",
+    "hit_pages",
+    "l1",
+    "l2",
+    "per_request_sha256",
+    "pages",
+    "backed_up",
+    "loaded",
+    "evicted_l1",
+    "evicted_l2",
+    "handovers",
+    "bytes_verified",
+    "mismatches",
+    "leaked_pages",
+    "refusals",
+    "wall_s",
+    "latency_us",
+    "open",
+    "p50",
+    "p99",
+    "commit",
+    "p50",
+    "p99",
+    "load",
+    "p50",
+    "p99",
+    "handover",
+    "p50",
+    "p99",
+];
+
+/// What the traces must hit.
+struct Expected {
+    folder: PathBuf,
+    traces: serde_json::Value,
+}
+
+impl Expected {
+    /// `None` when the traces are not there, which is a failure where everything has to be tested.
+    fn open() -> Option<Self> {
+        let folder = std::env::var_os("HICACHED_TRACES")
+            .map_or_else(|| PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../shared/traces")), PathBuf::from);
+        let Ok(text) = std::fs::read(folder.join("expected.json")) else {
+            assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "no traces in {}", folder.display());
+            eprintln!("skipped: no traces in {}", folder.display());
+            return None;
+        };
+        let mut whole: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+        Some(Self { folder, traces: whole["traces"].take() })
+    }
+
+    fn trace(&self, name: &str) -> String {
+        let file = self.traces[name]["file"].as_str().expect("a file");
+        self.folder.join(file).to_str().expect("UTF-8").to_owned()
+    }
+
+    /// Page size, capacity and hash of every row.
+    fn leaf_lru(&self, name: &str) -> Vec<(String, String, String)> {
+        let pages = self.traces[name]["pages"].as_object().expect("pages");
+        let rows = pages.iter().flat_map(|(page_tokens, rows)| {
+            let capacities = rows["capacity_pages"].as_object().expect("capacities");
+            capacities.iter().map(move |(capacity, row)| {
+                let hash = row["leaf_lru"]["per_request_sha256"].as_str().expect("a hash");
+                (page_tokens.clone(), capacity.clone(), hash.to_owned())
+            })
+        });
+        rows.collect()
+    }
+
+    fn replay(&self, name: &str, page_tokens: &str, capacity: &str, hash: &str, more: &[&str]) {
+        let trace = self.trace(name);
+        let mut args = vec!["replay", "--trace", &trace, "--page-tokens", page_tokens, "--l1-pages", capacity];
+        args.extend(["--l2-pages", "0", "--control-only", "--order", "file", "--free-room", "off", "--json"]);
+        args.extend(more);
+        let output = hicached(&args);
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
+        let figures = json_of(&output);
+        assert_eq!(figures["per_request_sha256"], hash, "{args:?}: {figures}");
+        assert_eq!(figures["leaked_pages"], 0, "{args:?}");
+    }
+}
+
+/// A folder of one test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("hicached-cli-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        Self(folder)
+    }
+
+    fn file(&self, name: &str, text: &str) -> String {
+        let file = self.0.join(name);
+        std::fs::write(&file, text).expect("written");
+        file.to_str().expect("UTF-8").to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).expect("removed");
+    }
 }

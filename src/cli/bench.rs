@@ -2,14 +2,16 @@
 
 use clap::Subcommand;
 
-use super::{Failure, print_json};
-use crate::bench::{allocator, index};
+use super::{Failure, Progress, print_json, runtime};
+use crate::bench::{allocator, bus, index};
 
 /// What is measured.
 #[derive(Debug, Subcommand)]
 pub(super) enum Bench {
-    /// Reservations against offset-allocator and rlsf, in four pool sizes and four states
+    /// Reservations against offset-allocator and rlsf
     Allocator(allocator::AllocatorArgs),
+    /// `open`, `step` and `close` against one raw request and its reply
+    Bus(bus::BusBenchArgs),
     /// Look-ups and inserts of the prefix index on a recorded trace
     Index(index::IndexArgs),
 }
@@ -17,6 +19,17 @@ pub(super) enum Bench {
 pub(super) fn run(bench: &Bench) -> Result<(), Failure> {
     match bench {
         Bench::Allocator(args) => print(args.json, &allocator::run(args, None)),
+        Bench::Bus(args) => {
+            let progress = Progress::new("runs", u64::from(args.runs));
+            let mut done = 0;
+            let measured = runtime()?.block_on(bus::run(args, || {
+                done += 1;
+                progress.at(done);
+            }));
+            drop(progress);
+            let report = measured.map_err(|error| Failure::Fault(error.to_string()))?;
+            print(args.json, &report)
+        }
         Bench::Index(args) => {
             let report = index::run(args).map_err(|error| Failure::Usage(error.to_string()))?;
             print(args.json, &report)
