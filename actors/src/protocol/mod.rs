@@ -7,6 +7,7 @@ mod ids;
 mod internal;
 mod keys;
 mod manifest;
+mod rank;
 mod refusal;
 
 pub use codec::{Bin, Keys, Owners, Pages, Slots, decode, encode};
@@ -16,4 +17,5 @@ pub use ids::*;
 pub use internal::*;
 pub use keys::*;
 pub use manifest::*;
+pub use rank::*;
 pub use refusal::*;
