@@ -76,7 +76,7 @@ over_every_bus! {
     a_request_is_answered_with_its_headers
     urgent_frames_are_read_first
     nobody_there_is_said_at_once
-    a_frame_arrives_whole_or_is_refused_with_both_sizes
+    f24_larger_than_a_message_may_be
     headers_count_against_the_limit
     a_full_inbox_is_busy
     silence_ends_at_the_deadline
@@ -147,7 +147,7 @@ async fn nobody_there_is_said_at_once(rig: Rig) {
     rig.caller.send(Frame::new("bus.nobody", "x")).expect("handed over is all that a send says");
 }
 
-async fn a_frame_arrives_whole_or_is_refused_with_both_sizes(rig: Rig) {
+async fn f24_larger_than_a_message_may_be(rig: Rig) {
     let (sender, inbox) = room(8);
     let _served = rig.server.serve("bus.large", sender).await.unwrap();
     echo(rig.server.clone(), inbox);
