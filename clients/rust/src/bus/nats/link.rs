@@ -114,6 +114,9 @@ impl Line {
                 self.counters.bump(Count::Reconnects);
             }
             self.link.show(self.class, None);
+        } else if self.link.is_closed() {
+            // Our own doing: nothing was lost.
+            self.pending.fail_all(Lost::Disconnected);
         } else {
             self.counters.bump(Count::Disconnects);
             let requests_lost = self.pending.fail_all(Lost::Disconnected);
