@@ -1,7 +1,8 @@
 //! The command line from outside: exit codes, what is printed where, every fault at once.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use hicached::bus::server::{NatsServer, find_nats_server};
 
@@ -219,6 +220,24 @@ fn a_demo_prints_the_agreed_keys_and_loses_nothing() {
     assert_eq!(figures["requests"], figures["requests_ended"]);
     assert_eq!(figures["trace"], "demo");
     assert!(figures["bytes_verified"].as_u64() > Some(0));
+}
+
+#[test]
+fn a_group_is_served_until_a_signal_and_keeps_its_pool_file() {
+    let folder = Folder::new("serve");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hicached"));
+    let pools = format!("rank.pool_folder={}", folder.0.display());
+    command.args(["serve", "--set", "group.name=served", "--set", "l2.pages=16", "--set", &pools]);
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let first = lines.next().expect("a line").expect("readable");
+    assert!(first.contains("group served is served on the memory bus"), "{first}");
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a process");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
+    let status = child.wait().expect("it ends");
+    let rest: Vec<String> = lines.map_while(Result::ok).collect();
+    assert_eq!(status.code(), Some(0), "{rest:?}");
+    assert!(folder.0.join("hicached-served-rank0.pool").is_file());
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! `hicached bench`: the measurements of single parts.
 
+use std::sync::atomic::AtomicBool;
+
 use clap::Subcommand;
 
 use super::{Failure, Progress, print_json, runtime};
 use crate::bench::{allocator, bus, index};
+use crate::replay::demo;
 
 /// What is measured.
 #[derive(Debug, Subcommand)]
@@ -18,7 +21,15 @@ pub(super) enum Bench {
 
 pub(super) fn run(bench: &Bench) -> Result<(), Failure> {
     match bench {
-        Bench::Allocator(args) => print(args.json, &allocator::run(args, None)),
+        Bench::Allocator(args) => {
+            let runtime = runtime()?;
+            let replay = |stop: &AtomicBool| {
+                if let Err(error) = runtime.block_on(demo::until(stop)) {
+                    tracing::error!(%error, "nothing runs beside the second measurement");
+                }
+            };
+            print(args.json, &allocator::run(args, Some(&replay)))
+        }
         Bench::Bus(args) => {
             let progress = Progress::new("runs", u64::from(args.runs));
             let mut done = 0;

@@ -3,7 +3,7 @@
 use futures_util::stream;
 
 use super::{Failure, Progress, print_json, runtime};
-use crate::replay::demo::{ABORT_PERMILLE, CHUNK_TOKENS, DemoArgs, SESSIONS};
+use crate::replay::demo::DemoArgs;
 use crate::replay::options::ReplayArgs;
 use crate::replay::outcome::Outcome;
 use crate::replay::prompts::prompts;
@@ -13,10 +13,12 @@ use crate::replay::workload::Workload;
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         match error {
-            RunError::Bus(..) | RunError::Folder(_) => Self::Usage(error.to_string()),
-            RunError::Group(_) | RunError::Engine(_) | RunError::Client(_) | RunError::Interrupted => {
-                Self::Fault(error.to_string())
-            }
+            RunError::Bus(..) | RunError::Folder(_) | RunError::Config(_) => Self::Usage(error.to_string()),
+            RunError::Group(_)
+            | RunError::Engine(_)
+            | RunError::Client(_)
+            | RunError::Signal(_)
+            | RunError::Interrupted => Self::Fault(error.to_string()),
         }
     }
 }
@@ -41,14 +43,7 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<(), Failure> {
 
 pub(super) fn demo(args: &DemoArgs) -> Result<(), Failure> {
     let group = args.group()?;
-    let run = Run {
-        name: "demo".to_owned(),
-        group: &group,
-        sessions: SESSIONS,
-        chunk_tokens: CHUNK_TOKENS,
-        abort_permille: ABORT_PERMILLE,
-        seed: args.seed,
-    };
+    let run = Run::demo(&group, args.seed);
     let progress = Progress::new("requests", u64::from(args.requests));
     let prompts = stream::iter(Workload::new(args.seed, &group.manifest).take(args.requests as usize));
     let outcome = runtime()?.block_on(run.run(prompts, None, |over| progress.at(over)))?;

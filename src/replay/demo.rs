@@ -1,10 +1,15 @@
 //! The demo: a workload of our own on a small group, so that everything a cache can do happens within a minute.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use clap::Args;
+use futures_util::stream;
 
 use super::options::{BusArgs, built_in, components};
+use super::outcome::Outcome;
+use super::run::{Run, RunError};
 use super::workload::Workload;
-use crate::config::{Checked, ConfigRefused};
+use crate::config::{Checked, Config, ConfigRefused};
 
 /// Arguments of `hicached demo`.
 #[derive(Clone, Debug, Args)]
@@ -24,22 +29,14 @@ pub struct DemoArgs {
 }
 
 impl DemoArgs {
-    /// Four ranks with target and draft. The device holds a few requests, the host less than the conversations that
-    /// are under way, and more requests are in flight than the device can hold at their longest.
+    /// The group of the demo on the bus these arguments name.
     ///
     /// # Errors
     /// Every fault of the arguments at once.
     pub fn group(&self) -> Result<Checked, ConfigRefused> {
-        let mut config = built_in()?;
+        let mut config = demo_group(false)?;
         let mut faults = Vec::new();
         self.on.set(&mut config, &mut faults);
-        config.group.cp_size = 4;
-        config.group.shared_kv = true;
-        config.group.chunk_tokens_max = CHUNK_TOKENS;
-        config.model.components = components(config.group.page_tokens, false);
-        config.l1.pages = L1_PAGES;
-        config.l2.pages = L2_PAGES;
-        config.group.request_pages_max = Workload::longest_pages(config.group.page_tokens);
         match config.checked() {
             Ok(group) if faults.is_empty() => Ok(group),
             Ok(_) => Err(ConfigRefused { faults }),
@@ -48,11 +45,50 @@ impl DemoArgs {
     }
 }
 
+/// Four ranks with target and draft. The device holds a few requests, the host less than the conversations that are
+/// under way, and more requests are in flight than the device can hold at their longest.
+fn demo_group(control_only: bool) -> Result<Config, ConfigRefused> {
+    let mut config = built_in()?;
+    config.group.cp_size = 4;
+    config.group.shared_kv = true;
+    config.group.chunk_tokens_max = CHUNK_TOKENS;
+    config.model.components = components(config.group.page_tokens, control_only);
+    config.l1.pages = L1_PAGES;
+    config.l2.pages = L2_PAGES;
+    config.group.request_pages_max = Workload::longest_pages(config.group.page_tokens);
+    Ok(config)
+}
+
+/// Serves the workload without bytes until `stop` is set: something to measure beside.
+///
+/// # Errors
+/// [`RunError`].
+pub async fn until(stop: &AtomicBool) -> Result<Outcome, RunError> {
+    let group = demo_group(true)?.checked()?;
+    let run = Run::demo(&group, 1);
+    let workload = Workload::new(1, &group.manifest).take_while(|_| !stop.load(Ordering::Relaxed));
+    run.run(stream::iter(workload), None, |_| ()).await
+}
+
+impl<'a> Run<'a> {
+    /// The demo of `seed` on `group`.
+    pub fn demo(group: &'a Checked, seed: u64) -> Self {
+        Self {
+            name: "demo".to_owned(),
+            group,
+            sessions: SESSIONS,
+            chunk_tokens: CHUNK_TOKENS,
+            abort_permille: ABORT_PERMILLE,
+            seed,
+        }
+    }
+}
+
 /// Tokens of one prefill chunk.
-pub const CHUNK_TOKENS: u32 = 1_024;
+const CHUNK_TOKENS: u32 = 1_024;
 /// Requests in flight.
-pub const SESSIONS: usize = 8;
+const SESSIONS: usize = 8;
 /// Requests of a thousand that are aborted on the way.
-pub const ABORT_PERMILLE: u32 = 20;
+const ABORT_PERMILLE: u32 = 20;
 const L1_PAGES: u32 = 320;
 const L2_PAGES: u32 = 640;

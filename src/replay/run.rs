@@ -9,12 +9,13 @@ use hicached_actors::protocol::{Address, Flush, Keys};
 use hicached_client::client::{Client, ClientError};
 use hicached_client::engine::{Engine, EngineConfig, EngineError, Hit, Prompt, Report};
 use sha2::{Digest, Sha256};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use super::folder::{Folder, FolderError};
 use super::outcome::{HitPages, LatencyUs, MovedPages, Outcome, Percentiles};
 use crate::bus::nats::NatsError;
-use crate::config::Checked;
+use crate::config::{Checked, ConfigRefused};
 use crate::shell::{LocalGroup, StartError, connect};
 
 /// What is run.
@@ -40,6 +41,9 @@ pub enum RunError {
     /// No broker.
     #[error("{0}: {1}")]
     Bus(String, #[source] NatsError),
+    /// The group does not pass its own check.
+    #[error(transparent)]
+    Config(#[from] ConfigRefused),
     /// The group did not start.
     #[error(transparent)]
     Group(#[from] StartError),
@@ -52,6 +56,9 @@ pub enum RunError {
     /// No place for pool files.
     #[error(transparent)]
     Folder(#[from] FolderError),
+    /// Signals cannot be heard.
+    #[error("signals: {0}")]
+    Signal(std::io::Error),
     /// Ended by a signal.
     #[error("interrupted")]
     Interrupted,
@@ -69,12 +76,14 @@ impl Run<'_> {
         in_file_order: Option<&[usize]>,
         mut progress: impl FnMut(u64),
     ) -> Result<Outcome, RunError> {
+        let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signal)?;
         let mut group = self.group.clone();
         let _folder = Folder::create(&mut group)?;
         let bus_config = &group.config.bus;
         let bus = connect(bus_config).await.map_err(|error| RunError::Bus(bus_config.url.clone(), error))?;
         let running = LocalGroup::start(&group, bus.clone()).await?;
         let mut engine = Engine::start(bus.clone(), self.engine_config(&group)).await?;
+        serving(&running).await;
         let over = AtomicU64::new(0);
         let count = |now: hicached_client::engine::Progress| {
             over.store(now.over, Ordering::Relaxed);
@@ -84,6 +93,7 @@ impl Run<'_> {
             report = engine.run(prompts, count) => Ok(report),
             never = tell_of_stalls(&running, &over) => match never {},
             _ = tokio::signal::ctrl_c() => Err(RunError::Interrupted),
+            _ = terminate.recv() => Err(RunError::Interrupted),
         };
         let outcome = match served {
             Ok(report) => self.measure(report, in_file_order, &running, engine.client()).await,
@@ -152,6 +162,14 @@ impl Run<'_> {
     }
 }
 
+/// Waits until sessions can begin, so that none is refused for coming early. A group that takes longer refuses them.
+async fn serving(running: &LocalGroup) {
+    let until = Instant::now() + SERVING_MAX;
+    while running.figure(Address::Index, "index.serving").await == 0 && Instant::now() < until {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
 /// Logs every figure of the group when no request has ended for a while.
 async fn tell_of_stalls(running: &LocalGroup, over: &AtomicU64) -> Infallible {
     loop {
@@ -210,6 +228,8 @@ async fn flush_all(group: &Checked, running: &LocalGroup, client: &Client) -> Re
     }
 }
 
+/// The ranks' page tables are read and the allocator knows what is taken.
+const SERVING_MAX: Duration = Duration::from_secs(5);
 /// Longer than any request of a healthy run takes.
 const STALL: Duration = Duration::from_secs(10);
 /// A flush waits for backups that still run; none takes this long.

@@ -61,6 +61,9 @@ impl LocalGroup {
     /// A subject that cannot be served, a rank that cannot make its pool, a broker with too small messages.
     pub async fn start(group: &Checked, bus: Arc<dyn Bus>) -> Result<Self, StartError> {
         build::check_bus(group, &*bus)?;
+        if group.config.cache.fingerprints {
+            tracing::warn!("checksums of every stored record are on: copies are slower than without");
+        }
         let name = group.config.group.name.clone();
         let control = Incarnation(uuid::Uuid::new_v4().into_bytes());
         let post = Arc::new(Post::new(bus, &name, group.config.group.cp_size));

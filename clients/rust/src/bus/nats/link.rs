@@ -121,7 +121,11 @@ impl Line {
             self.counters.bump(Count::Disconnects);
             let requests_lost = self.pending.fail_all(Lost::Disconnected);
             self.link.show(self.class, Some(Instant::now()));
-            tracing::warn!(class = ?self.class, requests_lost, "connection to the broker lost");
+            if self.link.is_closed() {
+                tracing::debug!(class = ?self.class, requests_lost, "connection to the broker closed");
+            } else {
+                tracing::warn!(class = ?self.class, requests_lost, "connection to the broker lost");
+            }
         }
     }
 }
