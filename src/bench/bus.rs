@@ -239,7 +239,7 @@ async fn count_round_trips(bus: &dyn Bus, client: &Client, made: &mut Prompts<'_
 
 /// One rank without bytes and with room for everything, so that no request waits for an eviction.
 fn group(kind: BusKind, url: &str, pages: u32) -> Result<Checked, ConfigRefused> {
-    let mut config = built_in()?;
+    let mut config = built_in(&[])?;
     config.model.components = components(config.group.page_tokens, true);
     (config.bus.kind, config.l1.pages, config.l2.pages) = (kind, pages, pages);
     if kind == BusKind::Nats {

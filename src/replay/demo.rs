@@ -34,9 +34,9 @@ impl DemoArgs {
     /// # Errors
     /// Every fault of the arguments at once.
     pub fn group(&self) -> Result<Checked, ConfigRefused> {
-        let mut config = demo_group(false)?;
+        let mut config = demo_group(&self.on.set, false)?;
         let mut faults = Vec::new();
-        self.on.set(&mut config, &mut faults);
+        self.on.write(&mut config, &mut faults);
         match config.checked() {
             Ok(group) if faults.is_empty() => Ok(group),
             Ok(_) => Err(ConfigRefused { faults }),
@@ -47,8 +47,8 @@ impl DemoArgs {
 
 /// Four ranks with target and draft. The device holds a few requests, the host less than the conversations that are
 /// under way, and more requests are in flight than the device can hold at their longest.
-fn demo_group(control_only: bool) -> Result<Config, ConfigRefused> {
-    let mut config = built_in()?;
+fn demo_group(set: &[String], control_only: bool) -> Result<Config, ConfigRefused> {
+    let mut config = built_in(set)?;
     config.group.cp_size = 4;
     config.group.shared_kv = true;
     config.group.chunk_tokens_max = CHUNK_TOKENS;
@@ -64,7 +64,7 @@ fn demo_group(control_only: bool) -> Result<Config, ConfigRefused> {
 /// # Errors
 /// [`RunError`].
 pub async fn until(stop: &AtomicBool) -> Result<Outcome, RunError> {
-    let group = demo_group(true)?.checked()?;
+    let group = demo_group(&[], true)?.checked()?;
     let run = Run::demo(&group, 1);
     let workload = Workload::new(1, &group.manifest).take_while(|_| !stop.load(Ordering::Relaxed));
     run.run(stream::iter(workload), None, |_| ()).await

@@ -54,6 +54,9 @@ pub struct BusArgs {
     /// Where NATS is; 127.0.0.1:4222 when not given
     #[arg(long, value_name = "URL")]
     pub nats_url: Option<String>,
+    /// A key of the configuration that no other argument sets, such as cache.write_policy; may be repeated
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
 }
 
 /// The order of the requests.
@@ -105,8 +108,8 @@ impl ReplayArgs {
     }
 
     fn config(&self, longest_pages: u64, faults: &mut Vec<String>) -> Result<Config, ConfigRefused> {
-        let mut config = built_in()?;
-        self.on.set(&mut config, faults);
+        let mut config = built_in(&self.on.set)?;
+        self.on.write(&mut config, faults);
         config.group.cp_size = self.cp;
         config.group.shared_kv = self.cp > 1;
         config.group.page_tokens = self.page_tokens;
@@ -124,7 +127,7 @@ impl ReplayArgs {
 
 impl BusArgs {
     /// Writes the bus into `config`.
-    pub(super) fn set(&self, config: &mut Config, faults: &mut Vec<String>) {
+    pub(super) fn write(&self, config: &mut Config, faults: &mut Vec<String>) {
         config.bus.kind = self.bus;
         if let Some(url) = &self.nats_url {
             if self.bus == BusKind::Memory {
@@ -135,12 +138,12 @@ impl BusArgs {
     }
 }
 
-/// The defaults, under a name that no other run on the same broker has.
+/// The defaults with `set` above them, under a name that no other run on the same broker has.
 ///
 /// # Errors
-/// The defaults do not load: a fault of this build.
-pub fn built_in() -> Result<Config, ConfigRefused> {
-    let mut config = load(&Layers::default())?;
+/// What `set` says cannot be read.
+pub fn built_in(set: &[String]) -> Result<Config, ConfigRefused> {
+    let mut config = load(&Layers { set: set.to_vec(), ..Layers::default() })?;
     config.group.name = format!("run-{}", uuid::Uuid::new_v4().simple());
     Ok(config)
 }
