@@ -337,8 +337,7 @@ impl Index {
         out.push(Effect::Mark { op, name: "commit.l2_pages", value: stored.len() as u64 });
         self.forget_pending(op, &plan);
         self.move_l2_pin(&plan, stored.last());
-        let parent = stored.first().and_then(|key| self.tree.find(key)).and_then(|node| self.tree.page(node).parent);
-        self.stored(Tier::L2, parent, stored.clone(), out);
+        self.stored(Tier::L2, &stored, out);
         if let Some(backup) = self.backups.get_mut(&op) {
             backup.state = BackupState::Sealing { kept: stored };
         }
@@ -396,7 +395,7 @@ impl Index {
             keys.push(*key);
         }
         self.counts.evicted_l1 += free.len() as u64;
-        self.removed(Tier::L1, keys, out);
+        self.removed(Tier::L1, &keys, out);
         self.free(now, free, Vec::new(), super::FreeThen::Nothing, out);
     }
 

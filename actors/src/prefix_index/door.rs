@@ -1,14 +1,14 @@
 //! `open`, `extend`, `probe` and `pin`: what a request gets before it computes.
 
-use super::session::{Extending, Opening, Phase, Session};
+use super::session::{EndedSession, Extending, How, Opening, Phase, Session};
 use super::tree::{Match, NodeId, PathError, SaltId};
 use super::{CALL, Due, Index, reply};
 use crate::allocator::owners::zigzag;
 use crate::machine::{Effect, Sender};
 use crate::protocol::{
-    AllocatorIn, Busy, ComponentMissing, Expired, Extend, Extended, Gap, Key, KeyConflict, LoadTicket, Malformed, OpId,
-    Open, Opened, OutOfPages, Outgoing, Owners, PageId, Pages, Pin, Pinned, Probe, Probed, Refusal, Reserve, Tier,
-    Time, TooLarge, Unknown, WrongState,
+    AllocatorIn, Answer, Busy, ComponentMissing, Expired, Extend, Extended, Gap, Key, KeyConflict, LoadTicket,
+    Malformed, OpId, Open, Opened, OutOfPages, Outgoing, Owners, PageId, Pages, Pin, Pinned, Probe, Probed, Refusal,
+    Reserve, Tier, Time, TooLarge, Unknown, WrongState,
 };
 
 /// An open whose path runs through a running load.
@@ -33,8 +33,12 @@ impl Index {
             }
             return Ok(());
         }
-        if self.ended.get(from.op).is_some() {
-            return Err(WrongState::new(from.op, "ended").into());
+        if let Some(ended) = self.ended.get(from.op) {
+            return Err(match &ended.answer {
+                _ if ended.tenant != msg.tenant => Unknown::new("session", from.op).into(),
+                Answer::Refused(refusal) => refusal.clone(),
+                _ => WrongState::new(from.op, "ended").into(),
+            });
         }
         self.check_open(from, &msg)?;
         if let Some(parked) = self.parked_opens.iter_mut().find(|parked| parked.from.op == from.op) {
@@ -280,7 +284,7 @@ impl Index {
         let Phase::Opening(opening) = &session.phase else { return };
         let owners = match self.chunk_owners(opening, opening.l1) {
             Ok(owners) => owners,
-            Err(refusal) => return self.open_refused(id, refusal, out),
+            Err(refusal) => return self.open_refused(now, id, refusal, out),
         };
         if owners.is_empty() {
             return self.opened(id, Vec::new(), Vec::new(), 0, out);
@@ -311,7 +315,7 @@ impl Index {
         }
     }
 
-    pub(super) fn short(&mut self, _now: Time, op: OpId, short: Vec<u32>, out: &mut Vec<Effect>) {
+    pub(super) fn short(&mut self, now: Time, op: OpId, short: Vec<u32>, out: &mut Vec<Effect>) {
         if !self.calls.answered((op, CALL)) {
             return;
         }
@@ -319,7 +323,7 @@ impl Index {
         let refusal = Refusal::from(OutOfPages { short, retry_ms: self.config.retry_ms });
         let Some(session) = self.sessions.get_mut(&id) else { return };
         match &mut session.phase {
-            Phase::Opening(_) => self.open_refused(id, refusal, out),
+            Phase::Opening(_) => self.open_refused(now, id, refusal, out),
             Phase::Open { extending } => {
                 if let Some(extending) = extending.take() {
                     self.counts.refusals += 1;
@@ -355,15 +359,18 @@ impl Index {
         reply(opening.reply, id, answer, out);
     }
 
-    /// The session never ran: what it pinned is let go.
-    pub(super) fn open_refused(&mut self, id: OpId, refusal: Refusal, out: &mut Vec<Effect>) {
+    /// The session never ran: what it pinned is let go. A copy of its `open` that is still on its way is answered
+    /// alike, since nobody would ever close what it opened.
+    pub(super) fn open_refused(&mut self, now: Time, id: OpId, refusal: Refusal, out: &mut Vec<Effect>) {
         let Some(session) = self.sessions.remove(&id) else { return };
         self.unpin_path(session.tail, session.l2_pin);
         self.drop_lease_if_last(session.engine);
         if let Phase::Opening(opening) = session.phase {
             self.counts.refusals += 1;
-            reply(opening.reply, id, refusal, out);
+            reply(opening.reply, id, refusal.clone(), out);
         }
+        let ended = EndedSession { tenant: session.tenant, answer: refusal.into(), how: How::Refused };
+        self.ended.put(now, id, ended);
     }
 
     pub(super) fn unpin_path(&mut self, l1: Option<NodeId>, l2: Option<NodeId>) {

@@ -1,7 +1,7 @@
 //! How sessions end: `close`, `abort`, a lease that runs out, an engine that dies. Pages are let go once
 //! nothing the engine has launched can still read or write them.
 
-use super::session::{Ending, How, Phase, Session};
+use super::session::{EndedSession, Ending, How, Phase, Session};
 use super::{FreeThen, Index, reply};
 use crate::machine::{Effect, Sender};
 use crate::protocol::{
@@ -46,12 +46,15 @@ impl Index {
         out: &mut Vec<Effect>,
     ) -> Result<bool, Refusal> {
         let lease_ms = self.config.lease_ms;
-        if let Some((answer, ended)) = self.ended.get(id) {
-            if *ended == How::Expired {
-                return Err(Expired { session: id, lease_ms }.into());
+        if let Some(ended) = self.ended.get(id).filter(|ended| ended.tenant == tenant) {
+            match ended.how {
+                How::Expired => return Err(Expired { session: id, lease_ms }.into()),
+                How::Refused => return Err(Unknown::new("session", id).into()),
+                How::Closed | How::Aborted | How::Died => {
+                    reply(from.reply.clone(), from.op, ended.answer.clone(), out);
+                    return Ok(true);
+                }
             }
-            reply(from.reply.clone(), from.op, answer.clone(), out);
-            return Ok(true);
         }
         let session = self.sessions.get_mut(&id).filter(|session| session.tenant == tenant);
         let session = session.ok_or_else(|| Refusal::from(Unknown::new("session", id)))?;
@@ -110,7 +113,7 @@ impl Index {
         let Some(session) = self.sessions.get(&id) else { return };
         let answer = match ends_by(session) {
             How::Closed => self.closed(session).into(),
-            How::Aborted | How::Expired | How::Died => Answer::from(Done { control: self.control }),
+            How::Aborted | How::Expired | How::Died | How::Refused => Answer::from(Done { control: self.control }),
         };
         if let How::Closed = ends_by(session) {
             self.backup_missing(now, id, out);
@@ -168,7 +171,7 @@ impl Index {
             Phase::Opening(_) | Phase::Open { .. } => (None, How::Died),
         };
         reply(reply_to, id, answer.clone(), out);
-        self.ended.put(now, id, answer, how);
+        self.ended.put(now, id, EndedSession { tenant: session.tenant, answer, how });
         self.give_up(now, own, out);
         if let Some(ring) = session.ring {
             self.release_ring(now, ring, out);

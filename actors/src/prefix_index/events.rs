@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use super::Index;
-use super::tree::NodeId;
 use crate::machine::Effect;
 use crate::protocol::{CacheEvent, Incarnation, Key, Keys, OpId, Outgoing, Replayed, Tier};
 
@@ -37,29 +36,43 @@ impl Events {
         out.push(Effect::Send { to: Outgoing::Event(event), op: OpId::default(), trace: None });
     }
 
+    /// Events from a number on, as many as one message carries: whoever wants more asks from the number behind.
     pub(super) fn replay(&self, from: u64, limit: u32) -> Replayed {
-        let events = self.kept.iter().filter(|event| event.number >= from);
-        Replayed { events: events.take(limit.min(REPLAY_MAX) as usize).cloned().collect(), next: self.next }
+        let oldest = self.next - self.kept.len() as u64;
+        let skip = usize::try_from(from.saturating_sub(oldest)).unwrap_or(usize::MAX);
+        let mut keys = 0;
+        let fits = |event: &&CacheEvent| {
+            keys += event.keys.0.len();
+            keys <= REPLAY_KEYS_MAX
+        };
+        let events = self.kept.iter().skip(skip).take(limit.min(REPLAY_MAX) as usize).take_while(fits);
+        Replayed { events: events.cloned().collect(), next: self.next }
     }
 }
 
 impl Index {
-    /// Pages behind `parent` now have a copy in `tier`.
-    pub(super) fn stored(&mut self, tier: Tier, parent: Option<NodeId>, keys: Vec<Key>, out: &mut Vec<Effect>) {
-        if keys.is_empty() {
-            return;
+    /// Pages of one path, each behind the one before, now have a copy in `tier`.
+    pub(super) fn stored(&mut self, tier: Tier, keys: &[Key], out: &mut Vec<Effect>) {
+        let first = keys.first().and_then(|key| self.tree.find(key));
+        let parent = first.and_then(|node| self.tree.page(node).parent);
+        let mut parent = parent.map(|node| self.tree.page(node).key).unwrap_or_default();
+        for keys in keys.chunks(EVENT_KEYS_MAX) {
+            self.events.record(tier, true, parent, keys.to_vec(), out);
+            parent = keys[keys.len() - 1];
         }
-        let parent = parent.map(|node| self.tree.page(node).key).unwrap_or_default();
-        self.events.record(tier, true, parent, keys, out);
     }
 
     /// Pages lost their copy in `tier`.
-    pub(super) fn removed(&mut self, tier: Tier, keys: Vec<Key>, out: &mut Vec<Effect>) {
-        if !keys.is_empty() {
-            self.events.record(tier, false, Key::default(), keys, out);
+    pub(super) fn removed(&mut self, tier: Tier, keys: &[Key], out: &mut Vec<Effect>) {
+        for keys in keys.chunks(EVENT_KEYS_MAX) {
+            self.events.record(tier, false, Key::default(), keys.to_vec(), out);
         }
     }
 }
 
+/// Most keys in one event: what is kept for replay has a bound in bytes, too.
+const EVENT_KEYS_MAX: usize = 1_024;
+/// Most keys in one answer: a quarter of what a bus carries.
+const REPLAY_KEYS_MAX: usize = 16 * EVENT_KEYS_MAX;
 /// Most events in one answer.
 const REPLAY_MAX: u32 = 256;

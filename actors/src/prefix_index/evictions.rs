@@ -52,14 +52,21 @@ impl Index {
         if l1.is_empty() && l2.is_empty() && matches!(then, FreeThen::Nothing) {
             return;
         }
-        let op = self.ids.draw();
-        let (owners, slots): (Vec<u8>, Vec<HostSlot>) = l2.into_iter().map(|(rank, slot)| (rank.0, slot)).unzip();
-        if !slots.is_empty() {
+        if !l2.is_empty() {
             self.l2_frees += 1;
         }
-        self.freeing.insert(op, then);
-        let msg = AllocatorIn::from(Free { l1: Pages(l1), l2_owners: Owners(owners), l2: Slots(slots) });
-        self.calls.call(now, (op, CALL), Outgoing::Allocator(msg), &super::NO_TRACE, out);
+        let messages = l1.len().max(l2.len()).div_ceil(FREE_PAGES_MAX).max(1);
+        assert!(messages == 1 || matches!(then, FreeThen::Nothing), "what is waited for is one message");
+        for at in 0..messages {
+            let part = |len: usize| (at * FREE_PAGES_MAX).min(len)..((at + 1) * FREE_PAGES_MAX).min(len);
+            let op = self.ids.draw();
+            let (owners, slots): (Vec<u8>, Vec<HostSlot>) =
+                l2[part(l2.len())].iter().map(|(rank, slot)| (rank.0, *slot)).unzip();
+            let l1 = Pages(l1[part(l1.len())].to_vec());
+            self.freeing.insert(op, then);
+            let msg = AllocatorIn::from(Free { l1, l2_owners: Owners(owners), l2: Slots(slots) });
+            self.calls.call(now, (op, CALL), Outgoing::Allocator(msg), &super::NO_TRACE, out);
+        }
     }
 
     pub(super) fn freed(&mut self, now: Time, op: OpId, out: &mut Vec<Effect>) {
@@ -165,7 +172,8 @@ impl Index {
             Tier::L1 => self.counts.evicted_l1 += victims.len() as u64,
             Tier::L2 => self.counts.evicted_l2 += victims.len() as u64,
         }
-        self.removed(tier, victims.iter().map(|victim| victim.key).collect(), out);
+        let keys: Vec<Key> = victims.iter().map(|victim| victim.key).collect();
+        self.removed(tier, &keys, out);
         self.free(now, l1, l2, then, out);
     }
 
@@ -243,14 +251,14 @@ impl Index {
                 continue;
             }
             let taken = self.flush_tier(tier, msg);
-            let keys = taken.iter().map(|(key, _)| *key).collect();
+            let keys: Vec<Key> = taken.iter().map(|(key, _)| *key).collect();
             for (_, copy) in taken {
                 match copy {
                     TakenCopy::L1(page) => l1.push(page),
                     TakenCopy::L2(rank, slot) => l2.push((rank, slot)),
                 }
             }
-            self.removed(tier, keys, out);
+            self.removed(tier, &keys, out);
         }
         if msg.tier == 0 && msg.salt.is_empty() && msg.prefix.0.is_empty() {
             self.counts.backups_dropped += self.parked_backups.len() as u64;
@@ -361,7 +369,7 @@ impl Index {
             self.tree.prune(node);
         }
         self.counts.evicted_l2 += keys.len() as u64;
-        self.removed(Tier::L2, keys, out);
+        self.removed(Tier::L2, &keys, out);
         self.free(now, Vec::new(), slots, FreeThen::Nothing, out);
     }
 
@@ -376,5 +384,7 @@ impl Index {
 const VICTIMS_MAX: u32 = 4_096;
 /// Evictions whose answers are kept for repeats.
 const EVICTS_MAX: usize = 1_024;
+/// Most pages of a tier in one message: 9 bytes for one of each, well inside what a bus carries.
+const FREE_PAGES_MAX: usize = 65_536;
 /// Most pages of a tier one flush takes; whoever wants more asks again.
-const FLUSH_PAGES_MAX: usize = 65_536;
+const FLUSH_PAGES_MAX: usize = FREE_PAGES_MAX;

@@ -11,7 +11,7 @@ use crate::protocol::{
 /// A load, from the match that wanted it until its ring slot may be used again.
 #[derive(Debug)]
 pub(super) struct LoadOp {
-    /// The session that asked; it may have ended.
+    /// The session that asked; it may have ended. No session once nobody waits for the load.
     session: OpId,
     /// Pages of the path that are loaded.
     nodes: Vec<NodeId>,
@@ -47,19 +47,19 @@ impl Index {
         let Phase::Opening(opening) = &session.phase else { return };
         let behind = match self.chunk_owners(opening, opening.l1 + nodes.len() as u32) {
             Ok(owners) => owners,
-            Err(refusal) => return self.open_refused(id, refusal, out),
+            Err(refusal) => return self.open_refused(now, id, refusal, out),
         };
         let (first, parent, trace) = (session.committed, session.tail, session.trace.clone());
         let Some(last) = nodes.last() else { return };
         let holds = parent.map_or(Ok(()), |parent| self.tree.hold(parent, Tier::L1));
         if holds.is_err() {
-            return self.open_refused(id, self.busy("holds of a page", u8::MAX.into()), out);
+            return self.open_refused(now, id, self.busy("holds of a page", u8::MAX.into()), out);
         }
         if self.tree.hold(*last, Tier::L2).is_err() {
             if let Some(parent) = parent {
                 self.tree.release(parent, Tier::L1);
             }
-            return self.open_refused(id, self.busy("holds of a page", u8::MAX.into()), out);
+            return self.open_refused(now, id, self.busy("holds of a page", u8::MAX.into()), out);
         }
         let copies = nodes.iter().filter_map(|node| self.tree.page(*node).l2);
         let (owners, slots): (Vec<u8>, Vec<_>) = copies.map(|(rank, slot)| (rank.0, slot)).unzip();
@@ -100,7 +100,14 @@ impl Index {
                 pages.extend(behind);
                 self.opened(id, pages, vec![ticket], hit, out);
             }
-            Some(_) | None => self.free(now, behind, Vec::new(), FreeThen::Nothing, out),
+            session => {
+                // Nobody waits for it any more: what arrives is an ordinary page of the tree.
+                if let Some(session) = session {
+                    session.load = None;
+                }
+                load.session = OpId::default();
+                self.free(now, behind, Vec::new(), FreeThen::Nothing, out);
+            }
         }
     }
 
@@ -128,7 +135,7 @@ impl Index {
         self.end_load_holds(&load);
         let refusal: Refusal = self.busy("loads", bound);
         if self.sessions.get(&load.session).is_some_and(|session| matches!(session.phase, Phase::Opening(_))) {
-            self.open_refused(load.session, refusal, out);
+            self.open_refused(now, load.session, refusal, out);
         }
         self.unpark(now, op, out);
     }
@@ -174,8 +181,7 @@ impl Index {
         }
         self.counts.stored_l1 += keys.len() as u64;
         self.counts.loaded += keys.len() as u64;
-        let parent = nodes.first().and_then(|node| self.tree.page(*node).parent);
-        self.stored(Tier::L1, parent, keys, out);
+        self.stored(Tier::L1, &keys, out);
         let Some(session) = self.sessions.get_mut(&id) else {
             return self.free(now, spare, Vec::new(), FreeThen::Nothing, out);
         };

@@ -25,6 +25,8 @@ struct Member {
     lease_until: Option<Time>,
     silent: bool,
     engine: Option<EngineRank>,
+    /// The engine rank whose pages L1 may hold: also when its pool could not be mapped again.
+    filled_by: Option<Incarnation>,
     /// Step both tracks have passed.
     passed: u64,
 }
@@ -200,14 +202,20 @@ impl Index {
         if known == Some(msg.engine) {
             return self.register_again(now, from, msg, out);
         }
-        if let Some(old) = known {
+        let (before, engine) = (member.filled_by, msg.engine);
+        if let Some(old) = before.filter(|old| *old != engine) {
             self.members.replace(old);
             self.void_l1(now, out);
         }
-        self.steps.restart(msg.last_step);
+        if before != Some(engine) {
+            self.steps.restart(msg.last_step);
+        }
         let waiting = from.reply.clone().map(|to| (to, from.op));
         if let Some(member) = self.members.of_mut(rank) {
-            member.passed = 0;
+            if before != Some(engine) {
+                member.passed = 0;
+            }
+            member.filled_by = Some(engine);
             member.engine = Some(EngineRank { register: msg, attach: OpId::default(), attached: None, waiting });
         }
         self.attach(now, rank, out);
@@ -322,7 +330,7 @@ impl Index {
             keys.push(view.key);
             self.tree.prune(node);
         }
-        self.removed(Tier::L1, keys, out);
+        self.removed(Tier::L1, &keys, out);
         self.give_up(now, pages, out);
     }
 }

@@ -265,6 +265,10 @@ impl Index {
             IndexNews::Freed(_) => self.freed(now, op, out),
             IndexNews::Restored(msg) => self.restored(now, op, msg.part, out),
             IndexNews::Whose(_) => {
+                // Of pages that have not come nothing can be said: they come again, and then it can.
+                if self.reserving.contains_key(&op) {
+                    return;
+                }
                 let mine = self.ids.has_drawn(op);
                 let msg = crate::protocol::WhoseIs { mine };
                 out.push(Effect::Send { to: Outgoing::Allocator(msg.into()), op, trace: None });
@@ -284,19 +288,24 @@ impl Index {
             IndexNews::AttachRefused(msg) => self.attach_refused(from, msg, out),
             IndexNews::Passed(msg) => self.passed(now, from, msg, out),
             IndexNews::Damaged(msg) => self.damaged(now, from, &msg, out),
-            IndexNews::Rejected(_) => self.rejected(now, from, out),
+            IndexNews::Rejected(msg) => self.rejected(now, from, &msg.refusal, out),
         }
     }
 
     /// Something we asked for broke the rules of its receiver: a fault of ours, counted where it is seen. What
     /// waits for a free goes on, since asking again would be refused again; anything else is asked for again.
-    fn rejected(&mut self, now: Time, from: &Sender, out: &mut Vec<Effect>) {
+    fn rejected(&mut self, now: Time, from: &Sender, refusal: &Refusal, out: &mut Vec<Effect>) {
         out.push(Effect::Mark { op: from.op, name: "error.rejected", value: 1 });
         if self.recovery.is_adopting_rows(from.op) {
             self.calls.answered((from.op, CALL));
             self.rows_rejected(from.op);
         } else if self.freeing.contains_key(&from.op) {
             self.freed(now, from.op, out);
+        } else if self.reserving.contains_key(&from.op) {
+            self.short(now, from.op, vec![0; self.config.cp_size().into()], out);
+        } else if let (Address::Writer, Refusal::Unknown(_)) = (from.address, refusal) {
+            // A verdict that the writer has carried out and forgotten.
+            self.backup_settled(from.op);
         }
     }
 

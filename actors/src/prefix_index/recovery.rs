@@ -278,7 +278,7 @@ impl Index {
             self.tree.prune(node);
             self.lost.remove(&key);
         }
-        self.removed(Tier::L2, keys, out);
+        self.removed(Tier::L2, &keys, out);
         self.free(now, Vec::new(), slots, FreeThen::Nothing, out);
     }
 }

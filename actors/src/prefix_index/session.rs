@@ -119,6 +119,8 @@ pub(super) enum How {
     Expired,
     /// Its engine died.
     Died,
+    /// It found no room and never ran.
+    Refused,
 }
 
 impl Session {
@@ -134,7 +136,7 @@ impl Session {
             Phase::Opening(_) | Phase::Open { .. } => false,
             Phase::Ending(ending) => match ending.how {
                 How::Closed => false,
-                How::Aborted | How::Expired | How::Died => true,
+                How::Aborted | How::Expired | How::Died | How::Refused => true,
             },
         }
     }
@@ -145,16 +147,24 @@ impl Session {
     }
 }
 
+/// How a session ended.
+#[derive(Debug)]
+pub(super) struct EndedSession {
+    pub(super) tenant: String,
+    pub(super) answer: Answer,
+    pub(super) how: How,
+}
+
 /// Answers of sessions that have ended, for repeats, until no repeat can come.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
-    answers: BTreeMap<OpId, (Answer, How)>,
+    answers: BTreeMap<OpId, EndedSession>,
     order: std::collections::VecDeque<(Time, OpId)>,
 }
 
 impl Ended {
-    pub(super) fn put(&mut self, now: Time, session: OpId, answer: Answer, how: How) {
-        self.answers.insert(session, (answer, how));
+    pub(super) fn put(&mut self, now: Time, session: OpId, ended: EndedSession) {
+        self.answers.insert(session, ended);
         self.order.push_back((now, session));
         while self.order.front().is_some_and(|(at, _)| at.plus_ms(ENDED_MS) < now || self.order.len() > ENDED_MAX) {
             if let Some((_, old)) = self.order.pop_front() {
@@ -163,7 +173,8 @@ impl Ended {
         }
     }
 
-    pub(super) fn get(&self, session: OpId) -> Option<&(Answer, How)> {
+    /// How a session ended, for whoever asks; what is of another tenant is the caller's to hide.
+    pub(super) fn get(&self, session: OpId) -> Option<&EndedSession> {
         self.answers.get(&session)
     }
 }

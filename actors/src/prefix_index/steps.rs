@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::session::{Phase, Session};
+use super::session::{How, Phase, Session};
 use super::tree::NodeId;
 use super::{CALL_RANK, Index, reply};
 use crate::machine::{Effect, Sender};
@@ -123,7 +123,9 @@ impl Index {
                     Phase::Ending(_) => void.push(entry.session),
                     Phase::Opening(_) => return Err(Unknown::new("session", entry.session).into()),
                 },
-                None if self.ended.get(entry.session).is_some() => void.push(entry.session),
+                None if self.ended.get(entry.session).is_some_and(|ended| ended.how != How::Refused) => {
+                    void.push(entry.session)
+                }
                 None => return Err(Unknown::new("session", entry.session).into()),
             }
         }
@@ -326,7 +328,7 @@ impl Index {
             self.counts.stored_l1 += stored.len() as u64;
             out.push(Effect::Mark { op: id, name: "commit.l1_pages", value: stored.len() as u64 });
             self.move_pin(parent, last);
-            self.stored(Tier::L1, parent, stored, out);
+            self.stored(Tier::L1, &stored, out);
         }
         self.settle_backups_of(now, id, out);
     }

@@ -1,6 +1,9 @@
 //! The index in scripts: the test plays everybody else.
 
+mod bounds;
+mod late;
 mod life;
+mod lives;
 mod refusals;
 
 use crate::machine::{Effect, Machine, ReplyTo, Sender};
@@ -216,6 +219,70 @@ impl Script {
         match &self.answers.last().expect("an answer").1 {
             Answer::Closed(closed) => closed.clone(),
             other => panic!("not closed: {other:?}"),
+        }
+    }
+
+    /// Caches `path` in both tiers at the slots from `slot` on: a session computes, backs up and closes it as step
+    /// `number`.
+    fn cache(&mut self, path: &[Key], number: u64, slot: u32) {
+        let session = self.open(path);
+        let first = self.opened(session).l1_hit;
+        self.compute(session, number, first..path.len() as u32, true);
+        self.close(session, number);
+        let backup = self.op_of("backup");
+        self.back_up(backup, slot..slot + path.len() as u32 - first);
+    }
+
+    /// The writer copies a backup to `slots` and carries the verdict out.
+    fn back_up(&mut self, op: OpId, slots: std::ops::Range<u32>) {
+        self.news(Address::Writer, op, BackupComplete { slots: Slots(slots.map(HostSlot).collect()) }.into());
+        self.news(Address::Writer, op, OpSettled {}.into());
+    }
+
+    /// Evicts `pages` of a tier; the allocator takes them back. Returns what the evictor hears.
+    fn evict(&mut self, tier: u8, pages: u32) -> Evicted {
+        let op = OpId::new(CONTROL, (2 << 56) + self.sent.len() as u64);
+        self.news(Address::Evictor, op, Evict { tier, wants: vec![pages] }.into());
+        self.take_frees();
+        let answer = self.sent.iter().rev().find_map(|(of, msg)| match msg {
+            Outgoing::Evictor(EvictorIn::Evicted(answer)) if *of == op => Some(answer.clone()),
+            _ => None,
+        });
+        answer.expect("an eviction that is answered")
+    }
+
+    /// The allocator takes every free it was sent.
+    fn take_frees(&mut self) {
+        let frees: Vec<OpId> = self.sent.iter().filter(|(_, msg)| msg.encode_body().0 == "free").map(|s| s.0).collect();
+        frees.into_iter().for_each(|op| self.news(Address::Allocator, op, Freed {}.into()));
+    }
+
+    /// Pages that were freed, in the order of the frees.
+    fn freed(&self) -> Vec<PageId> {
+        let frees = self.sent.iter().filter_map(|(_, msg)| match msg {
+            Outgoing::Allocator(AllocatorIn::Free(free)) => Some(free.l1.0.clone()),
+            _ => None,
+        });
+        frees.flatten().collect()
+    }
+
+    /// Goes `ms` on and acts on every deadline of that time.
+    fn pass_ms(&mut self, ms: u64) {
+        let end = self.now.plus_ms(ms);
+        while let Some((at, _)) = self.index.next_deadline().filter(|(at, _)| *at <= end) {
+            self.now = at.max(self.now);
+            let mut out = Vec::new();
+            self.index.wake(self.now, &mut out);
+            self.take(out);
+        }
+        self.now = end;
+    }
+
+    fn probe(&mut self, path: &[Key]) -> Probed {
+        let op = self.ask(Probe { tenant: "a".to_owned(), salt: root(), keys: Keys(path.to_vec()) });
+        match self.answer(op) {
+            Answer::Probed(probed) => probed.clone(),
+            other => panic!("not probed: {other:?}"),
         }
     }
 

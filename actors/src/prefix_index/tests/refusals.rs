@@ -161,3 +161,28 @@ fn a_group_that_is_gone_says_which_one_lives() {
     script.take(out);
     assert_eq!(script.answers.last().unwrap().1, Answer::Refused(NewIncarnation { old, new: CONTROL }.into()));
 }
+
+#[test]
+fn a_session_that_has_ended_is_unknown_to_other_tenants() {
+    let mut script = Script::serving(0);
+    let session = script.open(&keys(1, 1));
+    script.compute(session, 1, 0..1, true);
+    script.close(session, 1);
+    let tenant = || "b".to_owned();
+    let close = Close {
+        session,
+        tenant: tenant(),
+        last_step: 1,
+        keys: Keys(vec![]),
+        first_key: 0,
+        drafted: 0,
+        accepted: 0,
+        blob: Bin(vec![]),
+    };
+    assert!(matches!(refused(&mut script, close), Refusal::Unknown(_)));
+    assert!(matches!(refused(&mut script, Abort { session, tenant: tenant(), last_step: 1 }), Refusal::Unknown(_)));
+    script.ask_as(session, Open { tenant: tenant(), ..open(&keys(1, 1), 64) });
+    assert!(matches!(script.refusal(session), Refusal::Unknown(_)));
+    script.ask_as(session, open(&keys(1, 1), 64));
+    assert!(matches!(script.refusal(session), Refusal::WrongState(_)));
+}
