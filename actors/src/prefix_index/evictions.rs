@@ -209,20 +209,20 @@ impl Index {
         (0, pending)
     }
 
-    /// The leaf and the pages above it that nobody else uses and L2 lacks, as far as lanes want room; from the
-    /// top down.
+    /// The leaf and the pages above it that L2 lacks, from the top down: a copy counts only behind its parent's.
+    /// Lanes get what can leave, as far as they want room: the pages from the leaf up that nobody else uses.
     fn idle_chain(&self, leaf: NodeId, wants: &mut [u32]) -> Vec<NodeId> {
         let mut chain = Vec::new();
-        let mut at = Some(leaf);
+        let (mut at, mut leaves) = (Some(leaf), true);
         while let Some(node) = at {
             let view = self.tree.page(node);
-            let Some(page) = view.l1 else { break };
+            let Some(page) = view.l1.filter(|_| view.l2.is_none() && !view.is_pending) else { break };
             let alone = chain.is_empty() || (view.children[0] == 1 && view.pins[0] == 0 && view.holds[0] == 0);
-            if !alone || view.l2.is_some() || view.is_pending || (!chain.is_empty() && wants.iter().all(|w| *w == 0)) {
-                break;
+            leaves &= alone && wants.iter().any(|want| *want > 0);
+            if leaves {
+                let lane = usize::from(page.owner(self.config.cp_size()).0);
+                wants[lane] = wants[lane].saturating_sub(1);
             }
-            let lane = usize::from(page.owner(self.config.cp_size()).0);
-            wants[lane] = wants[lane].saturating_sub(1);
             chain.push(node);
             at = view.parent;
         }
