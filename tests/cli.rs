@@ -223,6 +223,16 @@ fn a_demo_prints_the_agreed_keys_and_loses_nothing() {
 }
 
 #[test]
+fn every_write_policy_ends_a_demo() {
+    for policy in ["write_through_selective", "write_back"] {
+        let set = format!("cache.write_policy={policy}");
+        let output = hicached(&["demo", "--json", "--requests", "300", "--set", &set]);
+        assert_eq!(output.status.code(), Some(0), "{policy}: {}", stderr(&output));
+        assert!(json_of(&output)["hit_pages"]["l2"].as_u64() > Some(0), "{policy}");
+    }
+}
+
+#[test]
 fn a_group_is_served_until_a_signal_and_keeps_its_pool_file() {
     let folder = Folder::new("serve");
     let mut command = Command::new(env!("CARGO_BIN_EXE_hicached"));

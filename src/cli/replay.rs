@@ -29,8 +29,7 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<(), Failure> {
         name: args.trace.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         group: &job.group,
         sessions: args.concurrency as usize,
-        // Without bytes a prompt is one chunk, so that one request is one reservation, as the stated semantics want.
-        chunk_tokens: if args.control_only { u32::MAX } else { job.group.config.group.chunk_tokens_max },
+        chunk_tokens: job.chunk_tokens,
         abort_permille: 0,
         seed: 0,
     };

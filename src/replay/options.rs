@@ -77,6 +77,8 @@ pub struct Job {
     pub trace: Trace,
     /// Numbers of requests in the order in which they are sent.
     pub sent: Vec<usize>,
+    /// Most tokens of one prefill chunk.
+    pub chunk_tokens: u32,
 }
 
 impl ReplayArgs {
@@ -101,10 +103,19 @@ impl ReplayArgs {
         match (group, trace) {
             (Some(group), Some(trace)) if faults.is_empty() => {
                 let sent = order(&trace.requests, self.order);
-                Ok(Job { group, trace, sent })
+                let chunk_tokens = self.chunk_tokens(longest_pages, group.config.group.chunk_tokens_max);
+                Ok(Job { group, trace, sent, chunk_tokens })
             }
             _ => Err(ConfigRefused { faults }),
         }
+    }
+
+    /// A prompt comes in chunks where all requests in flight find room at their longest. Elsewhere, and where the
+    /// stated semantics want one reservation per request, it is one chunk: requests that hold some pages while they
+    /// wait for others would only push each other out.
+    fn chunk_tokens(&self, longest_pages: u64, most: u32) -> u32 {
+        let is_roomy = longest_pages.saturating_mul(self.concurrency.into()) <= u64::from(self.l1_pages / 2);
+        if is_roomy && !self.control_only { most } else { u32::MAX }
     }
 
     fn config(&self, longest_pages: u64, faults: &mut Vec<String>) -> Result<Config, ConfigRefused> {
