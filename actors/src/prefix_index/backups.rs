@@ -8,6 +8,7 @@
 //! Invariants: a page enters L2 only when its session has committed it, the copy is complete in every
 //! component on every owner, and the page before it is in L2.
 
+use super::room::Parked;
 use super::session::Session;
 use super::tree::{NodeId, SaltId};
 use super::{CALL, Index, WritePolicy};
@@ -20,22 +21,22 @@ use crate::protocol::{
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
     /// The session whose steps compute them.
-    session: Option<OpId>,
+    pub(super) session: Option<OpId>,
     /// Its epoch when they were announced.
-    epoch: u32,
-    salt: SaltId,
-    first: u32,
-    keys: Vec<Key>,
-    pages: Vec<PageId>,
+    pub(super) epoch: u32,
+    pub(super) salt: SaltId,
+    pub(super) first: u32,
+    pub(super) keys: Vec<Key>,
+    pub(super) pages: Vec<PageId>,
     /// Key of the page before the first.
-    parent: Key,
-    step: u64,
-    at_end: bool,
+    pub(super) parent: Key,
+    pub(super) step: u64,
+    pub(super) at_end: bool,
     /// Leading pages that are known to be computed.
-    proven: u32,
-    /// L1 wants their room.
-    write_back: bool,
-    trace: Trace,
+    pub(super) proven: u32,
+    /// Pages at the end whose room L1 wants: they leave it when the copies are committed.
+    pub(super) empties: u32,
+    pub(super) trace: Trace,
 }
 
 /// A backup under way.
@@ -54,15 +55,7 @@ enum BackupState {
     /// Every owner has acknowledged every layer of every component.
     Complete { slots: Vec<HostSlot> },
     /// The writer seals what is kept; the kept copies are held.
-    Sealing { kept: Vec<Key> },
-}
-
-/// A backup that was refused for lack of room.
-#[derive(Debug)]
-pub(super) struct Parked {
-    plan: Plan,
-    /// Short lanes and how much room they had: more than that is worth another try.
-    levels: Vec<(Rank, u64)>,
+    Sealing { kept: Vec<Key>, forfeited: Vec<Rank> },
 }
 
 impl Index {
@@ -93,6 +86,9 @@ impl Index {
             return None;
         }
         let plan = session.plan(id, first, end, step, self.salts.key(session.salt));
+        if self.is_barred(&plan.parent) {
+            return None;
+        }
         Some(self.start_backup(now, Plan { at_end, ..plan }, out))
     }
 
@@ -114,7 +110,7 @@ impl Index {
             at = view.parent;
         }
         missing.reverse();
-        self.backup_computed(now, &missing, false, &trace, out);
+        self.backup_computed(now, &missing, 0, &trace, out);
     }
 
     /// Pages that a second request wants, when that is the policy.
@@ -129,7 +125,7 @@ impl Index {
         let first = nodes.iter().position(|node| wanted(&node)).unwrap_or(nodes.len());
         let chain: Vec<NodeId> = nodes[first..].iter().take_while(wanted).copied().collect();
         let trace = self.sessions.get(&id).and_then(|session| session.trace.clone());
-        self.backup_computed(now, &chain, false, &trace, out);
+        self.backup_computed(now, &chain, 0, &trace, out);
     }
 
     /// Backs up committed pages of one path that have no L2 copy.
@@ -137,7 +133,7 @@ impl Index {
         &mut self,
         now: Time,
         chain: &[NodeId],
-        write_back: bool,
+        empties: u32,
         trace: &Trace,
         out: &mut Vec<Effect>,
     ) -> Option<OpId> {
@@ -151,14 +147,17 @@ impl Index {
             Some(parent) => self.tree.page(parent).key,
             None => self.salts.key(head.salt),
         };
+        if self.is_barred(&parent) {
+            return None;
+        }
         let proven = keys.len() as u32;
         let (salt, first, trace) = (head.salt, head.position, trace.clone());
         let (session, epoch, step, at_end) = (None, 0, 0, false);
-        let plan = Plan { session, epoch, salt, first, keys, pages, parent, step, at_end, proven, write_back, trace };
+        let plan = Plan { session, epoch, salt, first, keys, pages, parent, step, at_end, proven, empties, trace };
         Some(self.start_backup(now, plan, out))
     }
 
-    fn start_backup(&mut self, now: Time, plan: Plan, out: &mut Vec<Effect>) -> OpId {
+    pub(super) fn start_backup(&mut self, now: Time, plan: Plan, out: &mut Vec<Effect>) -> OpId {
         let op = self.ids.draw();
         for (key, page) in plan.keys.iter().zip(&plan.pages) {
             let holds = &mut self.page_holds[page.0 as usize];
@@ -190,8 +189,12 @@ impl Index {
     pub(super) fn backup_refused(&mut self, now: Time, op: OpId, short: &[u32], out: &mut Vec<Effect>) {
         let Some(plan) = self.end_copying(now, op, out) else { return };
         self.counts.backups_refused += 1;
-        if plan.write_back {
-            // L1 asks again when it still wants the room.
+        if plan.empties > 0 {
+            // L1 asks again when it still wants the room. With nothing on its way into L2, the host has no room
+            // for these pages and gets none: they go without a copy, or their room would never come.
+            if self.backups.is_empty() {
+                self.empty_l1(now, &plan, out);
+            }
             return self.settle_complete(now, out);
         }
         if self.parked_backups.len() >= self.config.parked_backups_max as usize {
@@ -199,16 +202,19 @@ impl Index {
             return self.settle_complete(now, out);
         }
         self.counts.backups_deferred += 1;
+        self.l2_room.look(&self.tree);
         let lanes = (0..).zip(short).filter(|(_, short)| **short > 0).map(|(lane, _)| Rank(lane));
-        let levels = lanes.map(|lane| (lane, self.room_level(lane))).collect();
-        self.parked_backups.push_back(Parked { plan, levels });
+        let gains = lanes.map(|lane| (lane, self.l2_room.gains(lane))).collect();
+        self.parked_backups.push_back(Parked { plan, gains });
         self.settle_complete(now, out);
     }
 
     pub(super) fn backup_failed(&mut self, now: Time, op: OpId, out: &mut Vec<Effect>) {
-        if self.end_copying(now, op, out).is_some() {
+        if let Some(plan) = self.end_copying(now, op, out) {
             self.counts.backups_failed += 1;
-            self.evictions_freed_l2();
+            for page in &plan.pages {
+                self.l2_room.freed(page.owner(self.config.cp_size()));
+            }
             self.settle_complete(now, out);
         }
     }
@@ -263,6 +269,7 @@ impl Index {
         }
         self.calls.answered((op, CALL));
         backup.state = BackupState::Complete { slots };
+        self.complete_backups.insert(op);
         let plan = backup.plan.clone();
         self.release_pages(now, &plan, out);
         self.settle_backup(now, op, out);
@@ -300,8 +307,7 @@ impl Index {
     }
 
     fn settle_complete(&mut self, now: Time, out: &mut Vec<Effect>) {
-        let complete = |backup: &BackupOp| matches!(backup.state, BackupState::Complete { .. });
-        let ops: Vec<OpId> = self.backups.iter().filter(|(_, b)| complete(b)).map(|(op, _)| *op).collect();
+        let ops: Vec<OpId> = self.complete_backups.iter().copied().collect();
         for op in ops {
             self.settle_backup(now, op, out);
         }
@@ -338,12 +344,15 @@ impl Index {
         self.forget_pending(op, &plan);
         self.move_l2_pin(&plan, stored.last());
         self.stored(Tier::L2, &stored, out);
+        self.complete_backups.remove(&op);
+        let forfeited = plan.pages.iter().zip(&kept).filter(|(_, kept)| **kept == 0);
+        let forfeited = forfeited.map(|(page, _)| page.owner(self.config.cp_size())).collect();
         if let Some(backup) = self.backups.get_mut(&op) {
-            backup.state = BackupState::Sealing { kept: stored };
+            backup.state = BackupState::Sealing { kept: stored, forfeited };
         }
         let msg = Outgoing::Writer(WriterIn::from(BackupVerdict { kept: Bin(kept) }));
         self.calls.call(now, (op, CALL), msg, &plan.trace, out);
-        if plan.write_back {
+        if plan.empties > 0 {
             self.empty_l1(now, &plan, out);
         }
         self.settle_complete(now, out);
@@ -357,7 +366,8 @@ impl Index {
         for at in 0..proven {
             let Some(node) = self.tree.find(&plan.keys[at]) else { break };
             let view = self.tree.page(node);
-            let behind = view.parent.is_none_or(|parent| self.tree.page(parent).l2.is_some());
+            let good = |page: &super::tree::PageView| page.l2.is_some() && !page.is_quarantined;
+            let behind = view.parent.is_none_or(|parent| good(&self.tree.page(parent)));
             if !behind {
                 break;
             }
@@ -383,99 +393,30 @@ impl Index {
         }
     }
 
-    /// A write-back has committed: its L1 pages go, from the tail, as far as nobody uses them.
-    fn empty_l1(&mut self, now: Time, plan: &Plan, out: &mut Vec<Effect>) {
-        let (mut free, mut keys) = (Vec::new(), Vec::new());
-        for key in plan.keys.iter().rev() {
-            let Some(node) = self.tree.find(key) else { continue };
-            if !self.tree.is_evictable(node, Tier::L1) || self.tree.page(node).l2.is_none() {
-                break;
-            }
-            free.push(self.tree.clear_l1(node));
-            keys.push(*key);
-        }
-        self.counts.evicted_l1 += free.len() as u64;
-        self.removed(Tier::L1, &keys, out);
-        self.free(now, free, Vec::new(), super::FreeThen::Nothing, out);
-    }
-
     /// The writer has sealed what was kept and freed the rest.
     pub(super) fn backup_settled(&mut self, op: OpId) -> bool {
-        let Some(BackupOp { state: BackupState::Sealing { kept }, .. }) = self.backups.get(&op) else { return false };
-        for key in kept.clone() {
+        let Some(BackupOp { state: BackupState::Sealing { .. }, .. }) = self.backups.get(&op) else { return false };
+        let Some(BackupOp { state: BackupState::Sealing { kept, forfeited }, .. }) = self.backups.remove(&op) else {
+            return false;
+        };
+        for key in kept {
             if let Some(node) = self.tree.find(&key) {
                 self.tree.release(node, Tier::L2);
             }
         }
         self.calls.answered((op, CALL));
-        self.backups.remove(&op);
-        self.evictions_freed_l2();
+        forfeited.into_iter().for_each(|lane| self.l2_room.freed(lane));
         true
     }
 
-    /// Tries parked backups again whose lanes have more room than when they were refused.
-    pub(super) fn retry_parked_backups(&mut self, now: Time, out: &mut Vec<Effect>) {
-        if self.parked_backups.is_empty() {
-            return;
-        }
-        let mut wait = std::collections::VecDeque::new();
-        for mut parked in std::mem::take(&mut self.parked_backups) {
-            let mut gained = false;
-            for (lane, level) in &mut parked.levels {
-                let room = self.room_level(*lane);
-                gained |= room > *level;
-                *level = room.min(*level);
-            }
-            if gained {
-                if let Some(plan) = self.still_wanted(parked.plan) {
-                    self.start_backup(now, plan, out);
-                }
-            } else {
-                wait.push_back(parked);
-            }
-        }
-        wait.append(&mut self.parked_backups);
-        self.parked_backups = wait;
+    /// Whether nothing can stand behind this page in L2: its record there is damaged.
+    pub(super) fn is_barred(&self, parent: &Key) -> bool {
+        self.tree.find(parent).is_some_and(|node| self.tree.page(node).is_quarantined)
     }
 
-    /// Room of an L2 lane as it grows: what could be evicted, and how often something was freed.
-    fn room_level(&self, lane: Rank) -> u64 {
-        self.tree.evictable_pages(Tier::L2, lane) as u64 + self.l2_frees
-    }
-
-    fn evictions_freed_l2(&mut self) {
-        self.l2_frees += 1;
-    }
-
-    /// What of a parked plan still has its L1 page and lacks an L2 copy.
-    fn still_wanted(&self, mut plan: Plan) -> Option<Plan> {
-        let view = |key: &Key| self.tree.find(key).map(|node| self.tree.page(node));
-        let done = plan.keys.iter().take_while(|key| view(key).is_some_and(|page| page.l2.is_some())).count();
-        if done > 0 {
-            plan.parent = plan.keys[done - 1];
-            plan.first += done as u32;
-            plan.keys.drain(..done);
-            plan.pages.drain(..done);
-        }
-        let session = plan.session.and_then(|id| self.sessions.get(&id)).filter(|s| s.epoch == plan.epoch);
-        let (mut proven, mut wanted) = (0, 0);
-        for (at, (key, page)) in plan.keys.iter().zip(&plan.pages).enumerate() {
-            let position = plan.first as usize + at;
-            let is_node = view(key).is_some_and(|view| view.l1 == Some(*page) && !view.is_pending);
-            let is_own = session.is_some_and(|session| {
-                position >= session.committed as usize && session.pages.get(position) == Some(page)
-            });
-            if is_node && proven == at {
-                proven += 1;
-            } else if !is_own {
-                break;
-            }
-            wanted += 1;
-        }
-        plan.keys.truncate(wanted);
-        plan.pages.truncate(wanted);
-        plan.proven = proven as u32;
-        (wanted > 0).then_some(plan)
+    pub(super) fn salts_of_backups(&self) -> impl Iterator<Item = SaltId> + '_ {
+        let parked = self.parked_backups.iter().map(|parked| parked.plan.salt);
+        self.backups.values().map(|backup| backup.plan.salt).chain(parked)
     }
 }
 
@@ -493,7 +434,7 @@ impl Session {
             step,
             at_end: false,
             proven: self.committed.saturating_sub(first).min(end - first),
-            write_back: false,
+            empties: 0,
             trace: self.trace.clone(),
         }
     }

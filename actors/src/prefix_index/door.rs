@@ -1,4 +1,4 @@
-//! `open`, `extend`, `probe` and `pin`: what a request gets before it computes.
+//! `open` and `extend`: what a request gets before it computes.
 
 use super::session::{EndedSession, Extending, How, Opening, Phase, Session};
 use super::tree::{Match, NodeId, PathError, SaltId};
@@ -6,9 +6,8 @@ use super::{CALL, Due, Index, reply};
 use crate::allocator::owners::zigzag;
 use crate::machine::{Effect, Sender};
 use crate::protocol::{
-    AllocatorIn, Answer, Busy, ComponentMissing, Expired, Extend, Extended, Gap, Key, KeyConflict, LoadTicket,
-    Malformed, OpId, Open, Opened, OutOfPages, Outgoing, Owners, PageId, Pages, Pin, Pinned, Probe, Probed, Refusal,
-    Reserve, Tier, Time, TooLarge, Unknown, WrongState,
+    AllocatorIn, Answer, Busy, Expired, Extend, Extended, Gap, Key, KeyConflict, LoadTicket, Malformed, OpId, Open,
+    Opened, OutOfPages, Outgoing, Owners, PageId, Pages, Refusal, Reserve, Time, TooLarge, Unknown, WrongState,
 };
 
 /// An open whose path runs through a running load.
@@ -40,12 +39,16 @@ impl Index {
                 _ => WrongState::new(from.op, "ended").into(),
             });
         }
-        self.check_open(from, &msg)?;
         if let Some(parked) = self.parked_opens.iter_mut().find(|parked| parked.from.op == from.op) {
+            if parked.msg.tenant != msg.tenant {
+                return Err(Unknown::new("session", from.op).into());
+            }
             parked.from.reply.clone_from(&from.reply);
             return Ok(());
         }
-        let salt = self.salts.intern(msg.salt)?;
+        self.check_open(from, &msg)?;
+        // A salt that nothing is stored under yet gets its number when nothing can be refused any more.
+        let salt = self.salts.get(msg.salt).unwrap_or(SaltId(u32::MAX));
         self.tree.validate_path(salt, None, &msg.keys.0).map_err(|error| self.path_refusal(error, msg.salt))?;
         self.match_and_begin(now, from, msg, salt, out)
     }
@@ -64,8 +67,11 @@ impl Index {
         if msg.tenant.is_empty() || msg.tenant.len() > TENANT_BYTES_MAX {
             return Err(Malformed::new("tenant", &msg.tenant, format_args!("1..={TENANT_BYTES_MAX} bytes")).into());
         }
-        if msg.keys.0.len() as u64 > u64::from(msg.tokens / page) {
-            let limit = format!("{} full pages of {} tokens", msg.tokens / page, msg.tokens);
+        // With a lookahead the last token of a full page has to be known to key the page before it.
+        let lookahead = self.config.manifest.draft_lookahead_tokens;
+        let full = msg.tokens.saturating_sub(lookahead) / page;
+        if msg.keys.0.len() as u64 > u64::from(full) {
+            let limit = format!("{full} pages of {} tokens that can be keyed", msg.tokens);
             return Err(Malformed::new("keys", msg.keys.0.len(), limit).into());
         }
         let wanted = u64::from(msg.tokens.div_ceil(page)).max(u64::from(msg.reserve_tokens.div_ceil(page)));
@@ -104,6 +110,13 @@ impl Index {
         if let Some(load) = nodes.get(found.l1 as usize).and_then(|node| self.load_of(*node)) {
             return self.park(now, from, msg, load);
         }
+        let wished = self.chunk_pages(&msg, found.l1);
+        if !msg.owners.0.is_empty() && msg.owners.0.len() < wished as usize {
+            let limit = format!("one for each of {wished} pages, or none");
+            return Err(Malformed::new("owners", msg.owners.0.len(), limit).into());
+        }
+        let salt = self.intern(msg.salt)?;
+        self.pin_path(&found, &nodes)?;
         if found.cut_short.is_some() {
             self.counts.cut_short += 1;
         }
@@ -118,7 +131,6 @@ impl Index {
                 self.tree.set_priority(*node, priority);
             }
         }
-        self.pin_path(&found, &nodes)?;
         let hits = nodes[..found.l1 as usize].iter();
         let pages = hits.filter_map(|node| self.tree.page(*node).l1).collect::<Vec<PageId>>();
         assert_eq!(pages.len(), found.l1 as usize, "an L1 hit has an L1 page");
@@ -181,7 +193,7 @@ impl Index {
         self.served(salt, keys, nodes)
     }
 
-    fn served(&self, salt: SaltId, keys: &[Key], nodes: &mut Vec<NodeId>) -> Match {
+    pub(super) fn served(&self, salt: SaltId, keys: &[Key], nodes: &mut Vec<NodeId>) -> Match {
         let mut found = self.tree.match_into(salt, keys, nodes);
         if !self.members.any_silent() && self.recovery.all_read() {
             return found;
@@ -195,35 +207,6 @@ impl Index {
             found.last = nodes.last().copied();
         }
         found
-    }
-
-    /// Keeps the path: the deepest page of each tier, since its resident pages are closed under parents.
-    fn pin_path(&mut self, found: &Match, nodes: &[NodeId]) -> Result<(), Refusal> {
-        let full = |_| Refusal::from(Busy { queue: "pins".to_owned(), bound: u16::MAX.into(), retry_ms: 1_000 });
-        let l2 = self.l2_tail(found, nodes);
-        if let Some(node) = found.last_l1 {
-            self.tree.pin(node, Tier::L1).map_err(full)?;
-        }
-        if let Some(node) = l2
-            && let Err(in_use) = self.tree.pin(node, Tier::L2)
-        {
-            if let Some(node) = found.last_l1 {
-                self.tree.unpin(node, Tier::L1);
-            }
-            return Err(full(in_use));
-        }
-        Ok(())
-    }
-
-    /// The deepest page of the path with an L2 copy.
-    fn l2_tail(&self, found: &Match, nodes: &[NodeId]) -> Option<NodeId> {
-        if self.config.l2_slots == 0 {
-            return None;
-        }
-        if found.l2 > 0 {
-            return found.last;
-        }
-        nodes.iter().rev().copied().find(|node| self.tree.page(*node).l2.is_some())
     }
 
     fn park(&mut self, now: Time, from: &Sender, msg: Open, load: OpId) -> Result<(), Refusal> {
@@ -257,6 +240,12 @@ impl Index {
             let busy = self.busy("opens behind a load", self.config.parked_opens_max);
             self.refuse(&parked.from, busy, out);
         }
+    }
+
+    /// Pages that the first chunk of a prompt needs behind `hit` pages.
+    fn chunk_pages(&self, msg: &Open, hit: u32) -> u32 {
+        let left = msg.tokens.saturating_sub(hit * self.config.page_tokens());
+        msg.reserve_tokens.min(left).div_ceil(self.config.page_tokens())
     }
 
     /// Owners of the pages of the first chunk, which begins behind `hit` pages and ends with the prompt.
@@ -373,15 +362,6 @@ impl Index {
         self.ended.put(now, id, ended);
     }
 
-    pub(super) fn unpin_path(&mut self, l1: Option<NodeId>, l2: Option<NodeId>) {
-        if let Some(node) = l1 {
-            self.tree.unpin(node, Tier::L1);
-        }
-        if let Some(node) = l2 {
-            self.tree.unpin(node, Tier::L2);
-        }
-    }
-
     fn lease(&mut self, now: Time, engine: crate::protocol::Incarnation) {
         if !self.leases.contains_key(&engine) {
             let until = now.plus_ms(self.config.lease_ms);
@@ -449,6 +429,10 @@ impl Index {
         if u64::from(held) + u64::from(pages) > most.into() {
             return Err(TooLarge::new("pages", u64::from(held) + u64::from(pages), most.into()).into());
         }
+        if !msg.owners.0.is_empty() && msg.owners.0.len() != pages as usize {
+            let limit = format!("one for each of {pages} pages, or none");
+            return Err(Malformed::new("owners", msg.owners.0.len(), limit).into());
+        }
         let owners = self.owners_for(pages, &msg.owners.0)?;
         let op = self.ids.draw();
         let session = self.running(msg.session, &msg.tenant)?;
@@ -467,47 +451,6 @@ impl Index {
         session.extended = Some((extending.asked, session.pages.len() as u32, extending.pages));
         session.pages.extend(&pages);
         reply(extending.reply, extending.asked, Extended { pages: Pages(pages) }, out);
-    }
-
-    pub(super) fn probe(&mut self, from: &Sender, msg: &Probe, out: &mut Vec<Effect>) -> Result<(), Refusal> {
-        if msg.tenant.is_empty() {
-            return Err(Malformed::new("tenant", "", "1 or more bytes").into());
-        }
-        let found = match self.salts.get(msg.salt) {
-            Some(salt) => self.served(salt, &msg.keys.0, &mut Vec::new()),
-            None => Match::default(),
-        };
-        reply(from.reply.clone(), from.op, Probed { l1: found.l1, l2: found.l2 }, out);
-        Ok(())
-    }
-
-    pub(super) fn pin(&mut self, from: &Sender, msg: &Pin, out: &mut Vec<Effect>) -> Result<(), Refusal> {
-        let Some(name) = msg.keys.0.last().copied() else {
-            return Err(Malformed::new("keys", "none", "1 or more").into());
-        };
-        if !msg.on {
-            let (l1, l2) = self.admin_pins.remove(&name).ok_or_else(|| Unknown::new("pin", name))?;
-            self.unpin_path(l1, l2);
-            reply(from.reply.clone(), from.op, Pinned { l1: 0, l2: 0 }, out);
-            return Ok(());
-        }
-        let salt = self.salts.get(msg.salt).ok_or_else(|| Unknown::new("salt", msg.salt))?;
-        let mut nodes = Vec::new();
-        let found = self.served(salt, &msg.keys.0, &mut nodes);
-        if let Some(node) = found.cut_short {
-            let component = self.damaged_component(node);
-            return Err(ComponentMissing { key: self.tree.page(node).key, component }.into());
-        }
-        if !self.admin_pins.contains_key(&name) {
-            if self.admin_pins.len() >= ADMIN_PINS_MAX {
-                return Err(self.busy("pins", ADMIN_PINS_MAX as u32));
-            }
-            self.pin_path(&found, &nodes)?;
-            self.admin_pins.insert(name, (found.last_l1, self.l2_tail(&found, &nodes)));
-        }
-        let l2 = nodes.iter().filter(|node| self.tree.page(**node).l2.is_some()).count() as u32;
-        reply(from.reply.clone(), from.op, Pinned { l1: found.l1, l2 }, out);
-        Ok(())
     }
 
     pub(super) fn path_refusal(&self, error: PathError, salt: Key) -> Refusal {
@@ -531,5 +474,3 @@ impl Index {
 
 /// Longest tenant name.
 const TENANT_BYTES_MAX: usize = 256;
-/// Most pins by operators.
-const ADMIN_PINS_MAX: usize = 4_096;

@@ -78,6 +78,7 @@ impl Index {
     fn end(&mut self, now: Time, id: OpId, how: How, last_step: Option<u64>, from: &Sender, out: &mut Vec<Effect>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let ending = Phase::Ending(Ending { last_step, reply: from.reply.clone(), how });
+        self.ending.insert(id);
         let phase = std::mem::replace(&mut session.phase, ending);
         if let Phase::Opening(opening) = phase {
             let refusal = Refusal::from(WrongState::new(id, "aborted"));
@@ -93,14 +94,16 @@ impl Index {
     pub(super) fn finish_drained(&mut self, now: Time, out: &mut Vec<Effect>) {
         self.let_go_of_expired();
         let passed = self.members.passed_everywhere();
-        let done = |session: &Session| match &session.phase {
-            Phase::Ending(ending) => {
-                let named = ending.last_step.map(|named| named.max(session.last_step));
-                named.is_some_and(|step| step <= passed && self.steps.heard(step))
-            }
-            Phase::Opening(_) | Phase::Open { .. } => false,
+        let done = |id: &&OpId| {
+            self.sessions.get(*id).is_some_and(|session| match &session.phase {
+                Phase::Ending(ending) => {
+                    let named = ending.last_step.map(|named| named.max(session.last_step));
+                    named.is_some_and(|step| step <= passed && self.steps.heard(step))
+                }
+                Phase::Opening(_) | Phase::Open { .. } => false,
+            })
         };
-        let ids: Vec<OpId> = self.sessions.iter().filter(|(_, session)| done(session)).map(|(id, _)| *id).collect();
+        let ids: Vec<OpId> = self.ending.iter().filter(done).copied().collect();
         for id in ids {
             self.finish(now, id, out);
         }
@@ -154,6 +157,7 @@ impl Index {
 
     fn remove_session(&mut self, now: Time, id: OpId, answer: Answer, out: &mut Vec<Effect>) {
         let Some(mut session) = self.sessions.remove(&id) else { return };
+        self.ending.remove(&id);
         if session.no_draft.is_some() {
             self.counts.draft_never_ran += 1;
         }
@@ -201,6 +205,7 @@ impl Index {
                     std::mem::replace(phase, Phase::Ending(Ending { last_step: None, reply: None, how: How::Expired }))
                 }
             };
+            self.ending.insert(*id);
             self.counts.expired += 1;
             let refusal = Refusal::from(Expired { session: *id, lease_ms });
             match old {
@@ -215,7 +220,8 @@ impl Index {
     /// An expired session only keeps what it could write, once the last step heard of it has passed.
     fn let_go_of_expired(&mut self) {
         let passed = self.members.passed_everywhere();
-        for session in self.sessions.values_mut() {
+        for id in &self.ending {
+            let Some(session) = self.sessions.get_mut(id) else { continue };
             let expired = ends_by(session) == How::Expired && session.last_step <= passed && session.load.is_none();
             if !expired {
                 continue;

@@ -6,7 +6,7 @@ use crate::faults::Fault;
 use crate::machine::{Effect, ReplyTo, Sender};
 use crate::protocol::{
     AllocatorIn, Damaged, Evict, Evicted, EvictorIn, Flush, Flushed, Free, HostSlot, Key, Malformed, OpId, OpSettled,
-    Outgoing, Owners, PageId, Pages, Rank, RankIn, Refusal, Slots, Tier, Time,
+    Outgoing, Owners, PageId, Pages, RankIn, Refusal, Slots, Tier, Time,
 };
 
 /// An eviction that the evictor asked for; kept after its end for repeats.
@@ -24,6 +24,8 @@ pub(super) struct FlushOp {
     op: OpId,
     l1: u32,
     l2: u32,
+    l1_kept: u32,
+    l2_kept: u32,
     freed: bool,
 }
 
@@ -52,9 +54,7 @@ impl Index {
         if l1.is_empty() && l2.is_empty() && matches!(then, FreeThen::Nothing) {
             return;
         }
-        if !l2.is_empty() {
-            self.l2_frees += 1;
-        }
+        l2.iter().for_each(|(rank, _)| self.l2_room.freed(*rank));
         let messages = l1.len().max(l2.len()).div_ceil(FREE_PAGES_MAX).max(1);
         assert!(messages == 1 || matches!(then, FreeThen::Nothing), "what is waited for is one message");
         for at in 0..messages {
@@ -177,59 +177,6 @@ impl Index {
         self.free(now, l1, l2, then, out);
     }
 
-    /// Frees L1 pages that have an L2 copy, and backs up those that have none: they go when that commits.
-    fn write_back(
-        &mut self,
-        now: Time,
-        wants: &mut [u32],
-        victims: &mut Vec<Victim>,
-        out: &mut Vec<Effect>,
-    ) -> (u32, u32) {
-        let mut pending = 0;
-        for _ in 0..VICTIMS_MAX {
-            let short = (0..).zip(wants.iter()).filter(|(_, want)| **want > 0);
-            let first = short.filter_map(|(lane, _)| self.tree.evictable(Tier::L1, Rank(lane)).next());
-            let Some(leaf) = first.min_by_key(|node| self.tree.page(*node).tick) else { break };
-            let view = self.tree.page(leaf);
-            if view.l2.is_some() {
-                let page = self.tree.clear_l1(leaf);
-                let lane = usize::from(page.owner(self.config.cp_size()).0);
-                wants[lane] = wants[lane].saturating_sub(1);
-                let (is_elsewhere, is_collateral) = (true, false);
-                victims.push(Victim { key: view.key, copy: TakenCopy::L1(page), is_elsewhere, is_collateral });
-                continue;
-            }
-            let chain = self.idle_chain(leaf, wants);
-            let copied = self.backup_computed(now, &chain, true, &super::NO_TRACE, out);
-            if copied.is_none() {
-                break;
-            }
-            pending += chain.len() as u32;
-        }
-        (0, pending)
-    }
-
-    /// The leaf and the pages above it that L2 lacks, from the top down: a copy counts only behind its parent's.
-    /// Lanes get what can leave, as far as they want room: the pages from the leaf up that nobody else uses.
-    fn idle_chain(&self, leaf: NodeId, wants: &mut [u32]) -> Vec<NodeId> {
-        let mut chain = Vec::new();
-        let (mut at, mut leaves) = (Some(leaf), true);
-        while let Some(node) = at {
-            let view = self.tree.page(node);
-            let Some(page) = view.l1.filter(|_| view.l2.is_none() && !view.is_pending) else { break };
-            let alone = chain.is_empty() || (view.children[0] == 1 && view.pins[0] == 0 && view.holds[0] == 0);
-            leaves &= alone && wants.iter().any(|want| *want > 0);
-            if leaves {
-                let lane = usize::from(page.owner(self.config.cp_size()).0);
-                wants[lane] = wants[lane].saturating_sub(1);
-            }
-            chain.push(node);
-            at = view.parent;
-        }
-        chain.reverse();
-        chain
-    }
-
     pub(super) fn flush(
         &mut self,
         now: Time,
@@ -244,13 +191,14 @@ impl Index {
             flush.reply.clone_from(&from.reply);
             return Ok(());
         }
-        let (mut l1, mut l2) = (Vec::new(), Vec::new());
+        let (mut l1, mut l2, mut kept) = (Vec::new(), Vec::new(), [0; 2]);
         for tier in [Tier::L1, Tier::L2] {
             let number = if tier == Tier::L1 { 1 } else { 2 };
             if msg.tier != 0 && msg.tier != number {
                 continue;
             }
-            let taken = self.flush_tier(tier, msg);
+            let taken;
+            (taken, kept[number as usize - 1]) = self.flush_tier(tier, msg);
             let keys: Vec<Key> = taken.iter().map(|(key, _)| *key).collect();
             for (_, copy) in taken {
                 match copy {
@@ -269,6 +217,8 @@ impl Index {
             op: from.op,
             l1: l1.len() as u32,
             l2: l2.len() as u32,
+            l1_kept: kept[0],
+            l2_kept: kept[1],
             freed: l1.is_empty() && l2.is_empty(),
         };
         let then = if flush.freed { FreeThen::Nothing } else { FreeThen::Flush(from.op) };
@@ -277,8 +227,8 @@ impl Index {
         Ok(())
     }
 
-    /// Takes what may leave of a tier, leaves first; a bounded number.
-    fn flush_tier(&mut self, tier: Tier, msg: &Flush) -> Vec<(Key, TakenCopy)> {
+    /// Takes what may leave of a tier, leaves first, a bounded number; says how many of those that were meant stay.
+    fn flush_tier(&mut self, tier: Tier, msg: &Flush) -> (Vec<(Key, TakenCopy)>, u32) {
         let mut wanted: Vec<(u32, NodeId)> = Vec::new();
         let salts: Vec<_> = msg.salt.iter().filter_map(|salt| self.salts.get(*salt)).collect();
         let below = msg.prefix.0.last().map(|key| self.tree.find(key));
@@ -301,7 +251,7 @@ impl Index {
             wanted.retain(|(_, node)| inside.binary_search(node).is_ok());
         }
         wanted.sort_unstable_by(|a, b| b.cmp(a));
-        let mut taken = Vec::new();
+        let (mut taken, meant) = (Vec::new(), wanted.len());
         for (_, node) in wanted.into_iter().take(FLUSH_PAGES_MAX) {
             let view = self.tree.page(node);
             let at = if tier == Tier::L1 { 0 } else { 1 };
@@ -311,14 +261,21 @@ impl Index {
             let copy = match tier {
                 Tier::L1 => TakenCopy::L1(self.tree.clear_l1(node)),
                 Tier::L2 => {
-                    let (rank, slot) = self.tree.clear_l2(node);
+                    let (rank, slot) = self.clear_l2(node);
                     TakenCopy::L2(rank, slot)
                 }
             };
             taken.push((view.key, copy));
             self.tree.prune(node);
         }
-        taken
+        let kept = (meant - taken.len()) as u32;
+        (taken, kept)
+    }
+
+    /// Takes the L2 copy of a page that may be quarantined.
+    pub(super) fn clear_l2(&mut self, node: NodeId) -> Placed {
+        self.damaged_components.remove(&self.tree.page(node).key);
+        self.tree.clear_l2(node)
     }
 
     /// Answers flushes whose pages the allocator has.
@@ -327,12 +284,10 @@ impl Index {
             return;
         }
         let in_flight = self.in_flight() as u32;
-        let kept =
-            |tier| (0..self.config.cp_size()).map(|r| self.tree.counts(tier, Rank(r)).resident()).sum::<u64>() as u32;
-        let (l1_kept, l2_kept) = (kept(Tier::L1), kept(Tier::L2));
         self.flushes.retain(|_, flush| {
             if flush.freed {
-                let answer = Flushed { l1: flush.l1, l2: flush.l2, l1_kept, l2_kept, in_flight };
+                let FlushOp { l1, l2, l1_kept, l2_kept, .. } = *flush;
+                let answer = Flushed { l1, l2, l1_kept, l2_kept, in_flight };
                 reply(flush.reply.clone(), flush.op, answer, out);
             }
             !flush.freed
@@ -353,7 +308,7 @@ impl Index {
         self.drop_l2_behind(now, node, out);
     }
 
-    /// Clears the L2 copies behind `node`; those in use are quarantined and cleared by a flush.
+    /// Clears the L2 copies behind `node`; those in use are quarantined and cleared when nobody uses them.
     pub(super) fn drop_l2_behind(&mut self, now: Time, node: NodeId, out: &mut Vec<Effect>) {
         let mut behind = Vec::new();
         self.tree.descendants(node, Tier::L2, &mut behind);
@@ -362,9 +317,10 @@ impl Index {
             let view = self.tree.page(node);
             if view.children[1] > 0 || view.pins[1] > 0 || view.holds[1] > 0 {
                 self.tree.quarantine(node);
+                self.lost.insert(view.key);
                 continue;
             }
-            slots.push(self.tree.clear_l2(node));
+            slots.push(self.clear_l2(node));
             keys.push(view.key);
             self.tree.prune(node);
         }
@@ -381,7 +337,7 @@ impl Index {
 }
 
 /// Most pages one eviction takes: a handler does bounded work.
-const VICTIMS_MAX: u32 = 4_096;
+pub(super) const VICTIMS_MAX: u32 = 4_096;
 /// Evictions whose answers are kept for repeats.
 const EVICTS_MAX: usize = 1_024;
 /// Most pages of a tier in one message: 9 bytes for one of each, well inside what a bus carries.

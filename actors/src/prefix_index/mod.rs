@@ -18,12 +18,16 @@ mod events;
 mod evictions;
 mod loads;
 mod members;
+mod pins;
 mod recovery;
+mod room;
+mod salts;
 mod session;
 mod steps;
 #[cfg(test)]
 mod tests;
 pub mod tree;
+mod write_back;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -33,7 +37,7 @@ use crate::protocol::{
     Address, Answer, Done, HostSlot, Incarnation, IndexIn, IndexNews, Key, OpId, OpIds, Outgoing, PageId, Rank,
     Refusal, Request, StatusIs, Tier, Time,
 };
-use backups::{BackupOp, Parked};
+use backups::BackupOp;
 pub use config::{IndexConfig, WritePolicy};
 use door::ParkedOpen;
 use events::Events;
@@ -41,9 +45,11 @@ use evictions::{EvictOp, FlushOp, FreeThen};
 use loads::LoadOp;
 use members::Members;
 use recovery::Recovery;
+use room::{Parked, Room};
+use salts::Salts;
 use session::{Ended, Session};
 use steps::Steps;
-use tree::{NodeId, PrefixTree, SaltId};
+use tree::{NodeId, PrefixTree};
 
 /// The prefix index of one group, in one control incarnation.
 #[derive(Debug)]
@@ -57,6 +63,8 @@ pub struct Index {
     members: Members,
     recovery: Recovery,
     sessions: BTreeMap<OpId, Session>,
+    /// Those of them that have ended for their engine and drain.
+    ending: BTreeSet<OpId>,
     ended: Ended,
     /// Leases of engine incarnations that have sessions.
     leases: BTreeMap<Incarnation, Time>,
@@ -82,8 +90,10 @@ pub struct Index {
     lost: BTreeSet<Key>,
     /// Why a record is quarantined.
     damaged_components: BTreeMap<Key, String>,
-    /// How often L2 pages were given back.
-    l2_frees: u64,
+    /// Backups that wait for the decision on them.
+    complete_backups: BTreeSet<OpId>,
+    /// How often each L2 lane gained room.
+    l2_room: Room,
     events: Events,
     deadlines: BTreeSet<(Time, Due)>,
     tick: u64,
@@ -151,6 +161,7 @@ impl Index {
             members: Members::new(cp_size),
             recovery: Recovery::new(cp_size),
             sessions: BTreeMap::new(),
+            ending: BTreeSet::new(),
             ended: Ended::default(),
             leases: BTreeMap::new(),
             parked_opens: VecDeque::new(),
@@ -168,7 +179,8 @@ impl Index {
             admin_pins: BTreeMap::new(),
             lost: BTreeSet::new(),
             damaged_components: BTreeMap::new(),
-            l2_frees: 0,
+            complete_backups: BTreeSet::new(),
+            l2_room: Room::new(cp_size),
             events: Events::new(control, config.events_max),
             deadlines: BTreeSet::new(),
             tick: 0,
@@ -223,9 +235,13 @@ impl Index {
             Request::Close(msg) => self.close(now, from, msg, out),
             Request::Abort(msg) => self.abort(now, from, &msg, out),
             Request::Heartbeat(msg) => {
-                self.renew(now, msg.engine);
-                reply(from.reply.clone(), from.op, Done { control: self.control }, out);
-                Ok(())
+                if self.members.knows_engine(msg.engine) {
+                    self.renew(now, msg.engine);
+                    reply(from.reply.clone(), from.op, Done { control: self.control }, out);
+                    Ok(())
+                } else {
+                    Err(crate::protocol::Unknown::new("engine", msg.engine).into())
+                }
             }
             Request::Flush(msg) => self.flush(now, from, &msg, out),
             Request::Pin(msg) => self.pin(from, &msg, out),
@@ -389,6 +405,9 @@ impl Machine for Index {
                 assert!(self.tree.page(tail).l1.is_some(), "{id:?}: its tail has no L1 copy");
             }
         }
+        let ending = |session: &Session| matches!(session.phase, session::Phase::Ending(_));
+        assert!(self.ending.iter().all(|id| self.sessions.get(id).is_some_and(ending)), "what drains has ended");
+        assert_eq!(self.ending.len(), self.sessions.values().filter(|session| ending(session)).count());
         for node in &self.loading {
             assert!(self.tree.page(*node).l2.is_some(), "{node:?} is loaded from nowhere");
         }
@@ -436,6 +455,7 @@ impl Machine for Index {
             ("index.cached_l2", resident(Tier::L2)),
             ("index.private_l1", self.private_pages().len() as u64),
             ("index.memory_bytes", self.tree.memory_bytes() as u64),
+            ("index.salts", self.salts.len() as u64),
             ("index.serving", u64::from(self.is_serving())),
         ]
     }
@@ -448,42 +468,10 @@ fn reply(to: Option<ReplyTo>, op: OpId, answer: impl Into<Answer>, out: &mut Vec
     }
 }
 
-/// Roots of keys, named by a number that fits a tree entry.
-#[derive(Debug, Default)]
-struct Salts {
-    ids: BTreeMap<Key, SaltId>,
-    keys: Vec<Key>,
-}
-
-impl Salts {
-    fn get(&self, salt: Key) -> Option<SaltId> {
-        self.ids.get(&salt).copied()
-    }
-
-    fn intern(&mut self, salt: Key) -> Result<SaltId, Refusal> {
-        if let Some(id) = self.get(salt) {
-            return Ok(id);
-        }
-        if self.keys.len() == SALTS_MAX {
-            return Err(crate::protocol::TooLarge::new("salts", SALTS_MAX as u64 + 1, SALTS_MAX as u64).into());
-        }
-        let id = SaltId(self.keys.len() as u32);
-        self.ids.insert(salt, id);
-        self.keys.push(salt);
-        Ok(id)
-    }
-
-    fn key(&self, id: SaltId) -> Key {
-        self.keys[id.0 as usize]
-    }
-}
-
 /// Calls of an op that has only one.
 const CALL: u16 = 0;
 /// Calls of an op to rank `n` are this and `n`.
 const CALL_RANK: u16 = 64;
-/// Different tenants or models of one group.
-const SALTS_MAX: usize = 1 << 20;
 /// Where a slot stands in the tree or on its way there.
 type Placed = (Rank, HostSlot);
 /// Trace of ops that nobody asked for.

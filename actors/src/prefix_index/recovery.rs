@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::{CALL, CALL_RANK, FreeThen, Index, NO_TRACE, Placed};
 use crate::machine::{Effect, Sender};
 use crate::protocol::{
-    AllocatorIn, HostSlot, Inventory, InventoryPart, InventoryRow, OpId, OpenLanes, Outgoing, Owners, Rank, RankIn,
-    Restore, Slots, Tier, Time,
+    AllocatorIn, HostSlot, Inventory, InventoryPart, InventoryRow, Key, OpId, OpenLanes, Outgoing, Owners, Rank,
+    RankIn, Restore, Slots, Tier, Time,
 };
 
 /// How far the recovery is.
@@ -136,7 +136,7 @@ impl Index {
         if row.slot >= self.config.l2_slots {
             return false;
         }
-        let Ok(salt) = self.salts.intern(row.salt) else { return false };
+        let Ok(salt) = self.intern(row.salt) else { return false };
         let parent = match row.position {
             0 => (row.parent == row.salt).then_some(None),
             _ => self.tree.find(&row.parent).map(Some),
@@ -263,17 +263,19 @@ impl Index {
             return;
         }
         let (mut slots, mut keys) = (Vec::new(), Vec::new());
-        for key in self.lost.clone().into_iter().rev() {
-            let node = self.tree.find(&key).filter(|node| self.tree.page(*node).is_quarantined);
-            let Some(node) = node else {
-                self.lost.remove(&key);
-                continue;
-            };
+        let quarantined = |key: &Key| self.tree.find(key).map(|node| self.tree.page(node)).filter(|p| p.is_quarantined);
+        self.lost.retain(|key| quarantined(key).is_some());
+        let mut behind: Vec<(u32, Key)> =
+            self.lost.iter().filter_map(|key| Some((quarantined(key)?.position, *key))).collect();
+        // Children first.
+        behind.sort_unstable_by(|a, b| b.cmp(a));
+        for (_, key) in behind {
+            let Some(node) = self.tree.find(&key) else { continue };
             let view = self.tree.page(node);
             if view.children[1] > 0 || view.pins[1] > 0 || view.holds[1] > 0 {
                 continue;
             }
-            slots.push(self.tree.clear_l2(node));
+            slots.push(self.clear_l2(node));
             keys.push(key);
             self.tree.prune(node);
             self.lost.remove(&key);

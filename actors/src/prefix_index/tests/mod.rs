@@ -4,7 +4,9 @@ mod bounds;
 mod late;
 mod life;
 mod lives;
+mod quarantine;
 mod refusals;
+mod room;
 
 use crate::machine::{Effect, Machine, ReplyTo, Sender};
 use crate::prefix_index::{Index, IndexConfig};
@@ -18,6 +20,7 @@ struct Script {
     answers: Vec<(OpId, Answer)>,
     engine_ids: OpIds,
     next_page: u32,
+    manifest: Manifest,
 }
 
 const CONTROL: Incarnation = Incarnation([0xc0; 16]);
@@ -56,11 +59,11 @@ impl Script {
     }
 
     fn of(config: IndexConfig) -> Self {
-        let (l1_pages, l2_slots) = (config.l1_physical_pages, config.l2_slots);
+        let (l1_pages, l2_slots, manifest) = (config.l1_physical_pages, config.l2_slots, config.manifest.clone());
         let index = Index::new(config, CONTROL, 1);
         let now = Time { ns: 1 };
         let engine_ids = OpIds::new(ENGINE);
-        let mut script = Self { index, now, sent: vec![], answers: vec![], engine_ids, next_page: 1 };
+        let mut script = Self { index, now, sent: vec![], answers: vec![], engine_ids, next_page: 1, manifest };
         let mut out = Vec::new();
         script.index.start(script.now, &mut out);
         script.hello(RANK, l2_slots);
@@ -90,7 +93,7 @@ impl Script {
         let msg = Register {
             rank: Rank(0),
             engine: ENGINE,
-            manifest: manifest(1),
+            manifest: self.manifest.clone(),
             pages,
             segment: "a".to_owned(),
             segment_bytes: 1,
@@ -255,6 +258,24 @@ impl Script {
     fn take_frees(&mut self) {
         let frees: Vec<OpId> = self.sent.iter().filter(|(_, msg)| msg.encode_body().0 == "free").map(|s| s.0).collect();
         frees.into_iter().for_each(|op| self.news(Address::Allocator, op, Freed {}.into()));
+    }
+
+    /// The newest backup asked of the writer.
+    fn backup(&self) -> Backup {
+        let newest = self.sent.iter().rev().find_map(|(_, msg)| match msg {
+            Outgoing::Writer(WriterIn::Backup(backup)) => Some(backup.clone()),
+            _ => None,
+        });
+        newest.expect("a backup")
+    }
+
+    fn flush(&mut self, flush: Flush) -> Flushed {
+        let op = self.ask(flush);
+        self.take_frees();
+        match self.answer(op) {
+            Answer::Flushed(flushed) => flushed.clone(),
+            other => panic!("not flushed: {other:?}"),
+        }
     }
 
     /// Pages that were freed, in the order of the frees.

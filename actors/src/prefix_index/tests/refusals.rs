@@ -109,7 +109,15 @@ fn f25_a_worker_that_does_not_fit() {
     let config = IndexConfig { compute_tokens_min: 0, ..IndexConfig::new(manifest(1), 65, 0) };
     let index = Index::new(config, CONTROL, 1);
     let engine_ids = OpIds::new(ENGINE);
-    let mut script = Script { index, now: Time { ns: 1 }, sent: vec![], answers: vec![], engine_ids, next_page: 1 };
+    let mut script = Script {
+        index,
+        now: Time { ns: 1 },
+        sent: vec![],
+        answers: vec![],
+        engine_ids,
+        next_page: 1,
+        manifest: manifest(1),
+    };
     let fits = Register {
         rank: Rank(0),
         engine: ENGINE,
@@ -185,4 +193,67 @@ fn a_session_that_has_ended_is_unknown_to_other_tenants() {
     assert!(matches!(script.refusal(session), Refusal::Unknown(_)));
     script.ask_as(session, open(&keys(1, 1), 64));
     assert!(matches!(script.refusal(session), Refusal::WrongState(_)));
+}
+
+#[test]
+fn owners_that_do_not_fit_are_refused_before_anything_is_touched() {
+    let mut script = Script::serving(0);
+    let path = keys(1, 3);
+    let session = script.open(&path[..1]);
+    script.compute(session, 1, 0..1, true);
+    let node = script.index.tree().find(&path[0]).expect("a page");
+    let before = script.index.tree().page(node);
+    let short = Open { owners: Owners(vec![0]), priority: 3, ..open(&path, 192) };
+    match refused(&mut script, short) {
+        Refusal::Malformed(malformed) => {
+            assert_eq!((malformed.field.as_str(), malformed.value.as_str()), ("owners", "1"))
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(script.index.tree().page(node), before);
+    for owners in [vec![0], vec![0, 0, 0]] {
+        let extend = Extend { session, tenant: "a".to_owned(), tokens: 128, owners: Owners(owners), first: 1 };
+        assert!(matches!(refused(&mut script, extend), Refusal::Malformed(r) if r.field == "owners"));
+    }
+}
+
+#[test]
+fn an_open_that_is_refused_leaves_no_salt_and_salts_nobody_uses_are_forgotten() {
+    let mut script = Script::serving(0);
+    let path = keys(1, 1);
+    let session = script.open(&path);
+    script.compute(session, 1, 0..1, true);
+    refused(&mut script, Open { salt: Key([8; 16]), ..open(&path, 64) });
+    for n in 0..5_000u32 {
+        let salt = Key([[5; 12].as_slice(), &n.to_le_bytes()].concat().try_into().expect("16 bytes"));
+        let op = script.ask(Open { salt, ..open(&[], 0) });
+        assert!(matches!(script.answer(op), Answer::Opened(_)));
+        script.ask(Abort { session: op, tenant: "a".to_owned(), last_step: 0 });
+    }
+    assert!(script.counter("index.salts") <= 1_025, "{}", script.counter("index.salts"));
+    assert_eq!(script.probe(&path).l1, 1);
+}
+
+#[test]
+fn with_a_lookahead_the_last_full_page_cannot_be_keyed_yet() {
+    let mut manifest = manifest(1);
+    manifest.draft_lookahead_tokens = 1;
+    let mut script = Script::of(IndexConfig { compute_tokens_min: 0, ..IndexConfig::new(manifest, 65, 0) });
+    let path = keys(1, 2);
+    match refused(&mut script, open(&path, 128)) {
+        Refusal::Malformed(malformed) => {
+            assert_eq!((malformed.field.as_str(), malformed.value.as_str()), ("keys", "2"))
+        }
+        other => panic!("{other:?}"),
+    }
+    let op = script.ask(open(&path, 129));
+    assert_eq!(script.count_of("reserve"), 1);
+    assert!(script.answers.iter().all(|(of, _)| *of != op));
+}
+
+#[test]
+fn a_heartbeat_of_an_engine_that_never_registered_is_refused() {
+    let mut script = Script::serving(0);
+    let engine = Incarnation([0xee; 16]);
+    assert_eq!(refused(&mut script, Heartbeat { engine, last_step: 0 }), Unknown::new("engine", engine).into());
 }

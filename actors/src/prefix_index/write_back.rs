@@ -1,0 +1,90 @@
+//! Write-back: pages that L1 wants the room of are copied to L2 first, and leave when the copy is committed.
+
+use std::collections::BTreeSet;
+
+use super::backups::Plan;
+use super::evictions::VICTIMS_MAX;
+use super::tree::{NodeId, TakenCopy, Victim};
+use super::{FreeThen, Index};
+use crate::machine::Effect;
+use crate::protocol::{Rank, Tier, Time};
+
+impl Index {
+    /// Frees L1 pages that have an L2 copy, and backs up those that have none: they go when that commits.
+    pub(super) fn write_back(
+        &mut self,
+        now: Time,
+        wants: &mut [u32],
+        victims: &mut Vec<Victim>,
+        out: &mut Vec<Effect>,
+    ) -> (u32, u32) {
+        let mut pending = 0;
+        let mut waiting = BTreeSet::new();
+        for _ in 0..VICTIMS_MAX {
+            let short = (0..).zip(wants.iter()).filter(|(_, want)| **want > 0);
+            let idle = |lane| self.tree.evictable(Tier::L1, Rank(lane)).find(|node| !waiting.contains(node));
+            let first = short.filter_map(|(lane, _)| idle(lane));
+            let Some(leaf) = first.min_by_key(|node| self.tree.page(*node).tick) else { break };
+            let view = self.tree.page(leaf);
+            let barred = view.parent.is_some_and(|parent| self.tree.page(parent).is_quarantined);
+            if view.l2.is_some() || barred {
+                let page = self.tree.clear_l1(leaf);
+                let lane = usize::from(page.owner(self.config.cp_size()).0);
+                wants[lane] = wants[lane].saturating_sub(1);
+                self.tree.prune(leaf);
+                let (is_elsewhere, is_collateral) = (!barred, false);
+                victims.push(Victim { key: view.key, copy: TakenCopy::L1(page), is_elsewhere, is_collateral });
+                continue;
+            }
+            let (chain, empties) = self.idle_chain(leaf, wants);
+            match self.backup_computed(now, &chain, empties, &super::NO_TRACE, out) {
+                Some(_) => pending += empties,
+                // Another backup of it has not ended.
+                None => {
+                    waiting.insert(leaf);
+                }
+            }
+        }
+        (0, pending)
+    }
+
+    /// The leaf and the pages above it that L2 lacks, from the top down, since no page can stand in L2 without
+    /// those before it; and how many of them at the end leave L1: those that nobody else uses, as far as lanes
+    /// want room.
+    fn idle_chain(&self, leaf: NodeId, wants: &mut [u32]) -> (Vec<NodeId>, u32) {
+        let (mut chain, mut empties, mut leaving) = (Vec::new(), 0, true);
+        let mut at = Some(leaf);
+        while let Some(node) = at {
+            let view = self.tree.page(node);
+            let Some(page) = view.l1.filter(|_| view.l2.is_none() && !view.is_pending) else { break };
+            let alone = chain.is_empty() || (view.children[0] == 1 && view.pins[0] == 0 && view.holds[0] == 0);
+            leaving &= alone && (chain.is_empty() || wants.iter().any(|want| *want > 0));
+            if leaving {
+                let lane = usize::from(page.owner(self.config.cp_size()).0);
+                wants[lane] = wants[lane].saturating_sub(1);
+                empties += 1;
+            }
+            chain.push(node);
+            at = view.parent;
+        }
+        chain.reverse();
+        (chain, empties)
+    }
+
+    /// A write-back is over: the L1 pages whose room is wanted go, from the tail, as far as nobody uses them.
+    pub(super) fn empty_l1(&mut self, now: Time, plan: &Plan, out: &mut Vec<Effect>) {
+        let (mut free, mut keys) = (Vec::new(), Vec::new());
+        for (key, page) in plan.keys.iter().zip(&plan.pages).rev().take(plan.empties as usize) {
+            let Some(node) = self.tree.find(key) else { continue };
+            if !self.tree.is_evictable(node, Tier::L1) || self.tree.page(node).l1 != Some(*page) {
+                break;
+            }
+            free.push(self.tree.clear_l1(node));
+            keys.push(*key);
+            self.tree.prune(node);
+        }
+        self.counts.evicted_l1 += free.len() as u64;
+        self.removed(Tier::L1, &keys, out);
+        self.free(now, free, Vec::new(), FreeThen::Nothing, out);
+    }
+}
