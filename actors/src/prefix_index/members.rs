@@ -56,6 +56,10 @@ impl Members {
         self.of(rank).is_some_and(|member| member.incarnation == Some(incarnation))
     }
 
+    pub(super) fn life_of(&self, rank: Rank) -> Option<Incarnation> {
+        self.of(rank).and_then(|member| member.incarnation)
+    }
+
     pub(super) fn knows_engine(&self, engine: Incarnation) -> bool {
         self.ranks.iter().filter_map(|m| m.engine.as_ref()).any(|e| e.register.engine == engine)
     }
@@ -159,18 +163,30 @@ impl Index {
             self.members.replace(old);
             self.void_backups_on(rank);
         }
-        for to in [
-            Outgoing::Writer(WriterIn::from(RankIs { rank, incarnation: from.incarnation })),
-            Outgoing::Loader(LoaderIn::from(RankIs { rank, incarnation: from.incarnation })),
-        ] {
-            let op = self.ids.draw();
-            self.calls.call(now, (op, super::CALL), to, &NO_TRACE, out);
-        }
+        let is = RankIs { rank, incarnation: from.incarnation };
+        let op = self.ids.draw();
+        self.calls.call(now, (op, super::CALL), Outgoing::Loader(LoaderIn::from(is.clone())), &NO_TRACE, out);
+        // What a copy wrote over must not come back as a record that was read before: of a rank that comes back
+        // the writer hears when its records have their slots again, and until then that it is gone.
+        let gone = RankIs { rank, incarnation: Incarnation::default() };
+        self.tell_writer(now, if self.recovery.is_reading() { is } else { gone }, out);
         self.ask_inventory(now, rank, 0, out);
         if let Some(engine) = self.members.of_mut(rank).and_then(|member| member.engine.as_mut()) {
             engine.attached = None;
             self.attach(now, rank, out);
         }
+    }
+
+    /// The records that a rank brought back have their slots: copies to it may begin.
+    pub(super) fn rank_is_back(&mut self, now: Time, rank: Rank, out: &mut Vec<Effect>) {
+        if let Some(incarnation) = self.members.life_of(rank) {
+            self.tell_writer(now, RankIs { rank, incarnation }, out);
+        }
+    }
+
+    fn tell_writer(&mut self, now: Time, is: RankIs, out: &mut Vec<Effect>) {
+        let op = self.ids.draw();
+        self.calls.call(now, (op, super::CALL), Outgoing::Writer(WriterIn::from(is)), &NO_TRACE, out);
     }
 
     /// A known rank tells how far it is.

@@ -314,7 +314,7 @@ impl Index {
         out.push(Effect::Mark { op: from.op, name: "error.rejected", value: 1 });
         if self.recovery.is_adopting_rows(from.op) {
             self.calls.answered((from.op, CALL));
-            self.rows_rejected(from.op);
+            self.rows_rejected(now, from.op, out);
         } else if self.freeing.contains_key(&from.op) {
             self.freed(now, from.op, out);
         } else if self.reserving.contains_key(&from.op) {

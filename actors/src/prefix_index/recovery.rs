@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::{CALL, CALL_RANK, FreeThen, Index, NO_TRACE, Placed};
 use crate::machine::{Effect, Sender};
 use crate::protocol::{
-    AllocatorIn, HostSlot, Inventory, InventoryPart, InventoryRow, Key, OpId, OpenLanes, Outgoing, Owners, Rank,
-    RankIn, Restore, Slots, Tier, Time,
+    AllocatorIn, HostSlot, Incarnation, Inventory, InventoryPart, InventoryRow, Key, OpId, OpenLanes, Outgoing, Owners,
+    Rank, RankIn, Restore, Slots, Tier, Time,
 };
 
 /// How far the recovery is.
@@ -19,7 +19,15 @@ pub(super) struct Recovery {
     parts: VecDeque<Restore>,
     restore: OpId,
     /// Rows of a restarted rank that the allocator is asked to take.
-    adopting: BTreeMap<OpId, (Rank, Vec<InventoryRow>)>,
+    adopting: BTreeMap<OpId, Adopting>,
+}
+
+#[derive(Debug)]
+struct Adopting {
+    rank: Rank,
+    /// The life that showed the rows.
+    life: Option<Incarnation>,
+    rows: Vec<InventoryRow>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +69,10 @@ impl Recovery {
 
     pub(super) fn all_read(&self) -> bool {
         self.tables.iter().all(|table| table.read)
+    }
+
+    pub(super) fn is_reading(&self) -> bool {
+        self.phase == Phase::Reading
     }
 
     pub(super) fn is_adopting_rows(&self, op: OpId) -> bool {
@@ -172,9 +184,10 @@ impl Index {
     }
 
     pub(super) fn restored(&mut self, now: Time, op: OpId, part: u32, out: &mut Vec<Effect>) {
-        if let Some((rank, rows)) = self.recovery.adopting.remove(&op) {
+        if let Some(adopting) = self.recovery.adopting.remove(&op) {
             self.calls.answered((op, CALL));
-            return self.rows_adopted(now, rank, &rows, out);
+            self.rows_adopted(now, &adopting, out);
+            return self.end_adopting(now, adopting.rank, out);
         }
         let expected = self.recovery.parts.front().is_some_and(|front| front.part == part);
         if op == self.recovery.restore && expected && self.calls.answered((op, CALL)) {
@@ -206,13 +219,15 @@ impl Index {
         let lost: Vec<_> = self
             .tree
             .nodes(0)
-            .filter(|node| {
-                let view = self.tree.page(*node);
+            .map(|node| self.tree.page(node))
+            .filter(|view| {
                 view.l2.is_some_and(|(of, slot)| of == rank && has.get(&slot.0).is_none_or(|row| row.key != view.key))
             })
+            .map(|view| view.key)
             .collect();
-        for node in lost {
-            let key = self.tree.page(node).key;
+        for key in lost {
+            // What stood behind a page lost before it is gone already.
+            let Some(node) = self.tree.find(&key).filter(|node| self.tree.page(*node).l2.is_some()) else { continue };
             self.tree.quarantine(node);
             self.lost.insert(key);
             self.drop_l2_behind(now, node, out);
@@ -233,17 +248,29 @@ impl Index {
         for chunk in rows.chunks(ADOPT_ROWS_MAX) {
             let op = self.ids.draw();
             let slots: Vec<Placed> = chunk.iter().map(|row| (rank, HostSlot(row.slot))).collect();
-            self.recovery.adopting.insert(op, (rank, chunk.to_vec()));
+            let life = self.members.life_of(rank);
+            self.recovery.adopting.insert(op, Adopting { rank, life, rows: chunk.to_vec() });
             let msg = Outgoing::Allocator(AllocatorIn::from(restore(&slots, 0, true)));
             self.calls.call(now, (op, CALL), msg, &NO_TRACE, out);
         }
+        self.end_adopting(now, rank, out);
     }
 
-    /// The slots are ours: rows that fit become pages, the others' slots go back.
-    fn rows_adopted(&mut self, now: Time, rank: Rank, rows: &[InventoryRow], out: &mut Vec<Effect>) {
+    /// Copies to the rank may begin once the allocator has been told of all its records.
+    fn end_adopting(&mut self, now: Time, rank: Rank, out: &mut Vec<Effect>) {
+        if self.recovery.is_read(rank) && self.recovery.adopting.values().all(|adopting| adopting.rank != rank) {
+            self.rank_is_back(now, rank, out);
+        }
+    }
+
+    /// The slots are ours: rows that fit become pages, the others' slots go back, as do all those of a life that
+    /// is over by now.
+    fn rows_adopted(&mut self, now: Time, adopting: &Adopting, out: &mut Vec<Effect>) {
+        let rank = adopting.rank;
+        let is_current = self.members.life_of(rank) == adopting.life;
         let mut back = Vec::new();
-        for row in rows {
-            if self.place_row(rank, row) {
+        for row in &adopting.rows {
+            if is_current && self.place_row(rank, row) {
                 self.counts.stored_l2 += 1;
             } else {
                 back.push((rank, HostSlot(row.slot)));
@@ -253,8 +280,10 @@ impl Index {
     }
 
     /// Some slot is in use by a newer op: the rows of this chunk are not worth a second look.
-    pub(super) fn rows_rejected(&mut self, op: OpId) {
-        self.recovery.adopting.remove(&op);
+    pub(super) fn rows_rejected(&mut self, now: Time, op: OpId, out: &mut Vec<Effect>) {
+        if let Some(adopting) = self.recovery.adopting.remove(&op) {
+            self.end_adopting(now, adopting.rank, out);
+        }
     }
 
     /// Clears copies whose bytes are gone, as soon as nobody uses them.

@@ -39,6 +39,75 @@ fn pages_of_an_engine_whose_pool_could_not_be_mapped_again_are_not_served_to_the
     assert!(matches!(script.refusal(op), Refusal::Unknown(_)), "a replaced life is refused for good");
 }
 
+fn row(path: &[Key], at: usize, slot: u32) -> InventoryRow {
+    let parent = at.checked_sub(1).map_or(root(), |before| path[before]);
+    InventoryRow { slot, key: path[at], parent, salt: root(), position: at as u32, generation: 1 }
+}
+
+/// What the writer was told of the rank's life last.
+fn told(script: &Script) -> Incarnation {
+    let newest = script.sent.iter().rev().find_map(|(_, msg)| match msg {
+        Outgoing::Writer(WriterIn::RankIs(is)) => Some(is.incarnation),
+        _ => None,
+    });
+    newest.expect("the writer hears of the rank")
+}
+
+#[test]
+fn copies_to_a_rank_that_came_back_begin_when_its_records_have_their_slots() {
+    let mut script = Script::serving(8);
+    let path = keys(1, 1);
+    script.hello(NEXT_RANK, 8);
+    assert_eq!(told(&script), Incarnation::default(), "a copy would write over a record that is being read");
+    let part = InventoryPart { cursor: 0, rows: vec![row(&path, 0, 3)], next: u32::MAX };
+    script.deliver(Address::Rank(Rank(0)), NEXT_RANK, OpId::default(), IndexIn::News(part.into()));
+    assert_eq!(told(&script), Incarnation::default());
+    let restore = script.op_of("restore");
+    script.news(Address::Allocator, restore, Restored { part: 0 }.into());
+    assert_eq!(told(&script), NEXT_RANK);
+    assert_eq!(script.probe(&path), Probed { l1: 0, l2: 1 });
+}
+
+#[test]
+fn records_shown_by_a_life_that_is_over_do_not_enter() {
+    let mut script = Script::serving(8);
+    let path = keys(1, 1);
+    script.hello(NEXT_RANK, 8);
+    let part = InventoryPart { cursor: 0, rows: vec![row(&path, 0, 3)], next: u32::MAX };
+    script.deliver(Address::Rank(Rank(0)), NEXT_RANK, OpId::default(), IndexIn::News(part.into()));
+    let restore = script.op_of("restore");
+    let third = Incarnation([0xa2; 16]);
+    script.hello(third, 8);
+    let part = InventoryPart { cursor: 0, rows: vec![], next: u32::MAX };
+    script.deliver(Address::Rank(Rank(0)), third, OpId::default(), IndexIn::News(part.into()));
+    script.news(Address::Allocator, restore, Restored { part: 0 }.into());
+    assert_eq!(script.probe(&path), Probed { l1: 0, l2: 0 });
+    assert_eq!((script.count_of("free"), told(&script)), (1, third));
+}
+
+#[test]
+fn f21_a_worker_restarts_under_the_same_name() {
+    let mut script = Script::serving(8);
+    let (p, q, r) = (keys(1, 4), keys(2, 1), keys(3, 1));
+    script.cache(&p, 1, 0);
+    script.evict(1, 4);
+    assert_eq!(script.probe(&p).l2, 4);
+    script.hello(NEXT_RANK, 8);
+    assert_eq!(script.probe(&p).l2, 0, "nothing of a new life is trusted before its page table is read");
+    let part = InventoryPart { cursor: 0, rows: vec![row(&q, 0, 0)], next: u32::MAX };
+    script.deliver(Address::Rank(Rank(0)), NEXT_RANK, OpId::default(), IndexIn::News(part.into()));
+    script.take_frees();
+    let restore = script.op_of("restore");
+    script.news(Address::Allocator, restore, Restored { part: 0 }.into());
+    let stale = script.counter("index.stale");
+    script.news_from_rank(OpId::default(), Passed { step: 9, engine: ENGINE }.into());
+    assert_eq!(script.counter("index.stale"), stale + 1, "what an older life said is dropped");
+    assert_eq!((script.probe(&p).l2, script.probe(&q).l2, script.probe(&r).l2), (0, 1, 0));
+    assert_eq!(script.counter("index.cached_l2"), 1);
+    script.pass_ms(2_001);
+    assert_eq!(script.probe(&q).l2, 0, "a rank that stays silent serves nothing after one lease");
+}
+
 #[test]
 fn an_engine_that_registers_again_after_a_failed_mapping_keeps_its_pages() {
     let mut script = Script::serving(0);

@@ -1,6 +1,7 @@
 //! The index in scripts: the test plays everybody else.
 
 mod bounds;
+mod bytes;
 mod late;
 mod life;
 mod lives;
