@@ -87,6 +87,29 @@ impl Bitmap {
         }
     }
 
+    /// Longest run of the word at `index` alone, where no run crosses the end of the word.
+    #[inline]
+    pub(super) fn longest_inside(&self, index: usize) -> u32 {
+        longest_run(self.starting_in(index))
+    }
+
+    /// Takes the first `pages` pages, at most 64, of the first run of that many that starts in the word at
+    /// `index` and ends before its last bit. Returns where, and the pages of the whole run.
+    #[inline]
+    pub(super) fn take_inside(&mut self, index: usize, pages: u32) -> Option<(u32, u32)> {
+        let mine = self.starting_in(index);
+        let bit = fits(mine, pages).trailing_zeros();
+        if bit == WORD_PAGES {
+            return None;
+        }
+        let run_pages = (mine >> bit).trailing_ones();
+        if bit + run_pages == WORD_PAGES {
+            return None;
+        }
+        self.words[index] &= !bits(bit, bit + pages);
+        Some((start_of(index) + bit, run_pages))
+    }
+
     /// Length of the free run that starts at `start`; None when it fills the next word.
     #[inline]
     pub(super) fn pages_from(&self, start: u32) -> Option<u32> {
@@ -111,9 +134,9 @@ impl Bitmap {
     }
 
     /// Takes whole runs of `longest` pages, at most 64, that start in the word at `index`, where none is longer,
-    /// while more than one of them is wanted. Returns what is still wanted.
+    /// while more than one of them is wanted. Returns what is still wanted, and the longest run that is left.
     #[inline]
-    pub(super) fn take_runs_in(&mut self, index: usize, longest: u32, wanted: u32, runs: &mut Vec<Run>) -> u32 {
+    pub(super) fn take_runs_in(&mut self, index: usize, longest: u32, wanted: u32, runs: &mut Vec<Run>) -> (u32, u32) {
         let mut wanted = wanted;
         let mine = self.starting_in(index);
         let mut inside = fits(mine, longest);
@@ -126,16 +149,19 @@ impl Bitmap {
             wanted -= longest;
         }
         self.words[index] &= !taken;
-        let crossing = (mine & !taken).leading_ones();
-        let next = self.words.get(index + 1).map_or(0, |next| next.trailing_ones());
-        let is_longest = crossing > 0 && next > 0 && crossing + next == longest;
-        if is_longest && wanted > longest {
-            let run = Run { start: start_of(index) + WORD_PAGES - crossing, pages: longest };
-            self.mark_taken(run);
-            runs.push(run);
-            wanted -= longest;
+        let left = mine & !taken;
+        let crossing = left.leading_ones();
+        if crossing == 0 {
+            return (wanted, longest_run(left));
         }
-        wanted
+        let crossing_pages = crossing + self.words.get(index + 1).map_or(0, |next| next.trailing_ones());
+        if crossing_pages < longest || wanted <= longest {
+            return (wanted, longest_run(left).max(crossing_pages));
+        }
+        let run = Run { start: start_of(index) + WORD_PAGES - crossing, pages: longest };
+        self.mark_taken(run);
+        runs.push(run);
+        (wanted - longest, longest_run(left & !bits(WORD_PAGES - crossing, WORD_PAGES)))
     }
 
     /// Calls `each` with every run of free pages in address order.

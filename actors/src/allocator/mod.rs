@@ -33,4 +33,4 @@ pub use machine::{Allocator, AllocatorConfig};
 pub use pool::PagePool;
 pub use pools::{HostPools, Lanes, RankPools};
 pub use refusal::{PagesError, PoolSizeError, PoolsError, ReserveError, SLOTS_MAX, Short, Shortfall, SlotError};
-pub use run::{Contiguity, Run};
+pub use run::{Contiguity, Run, append_steps};

@@ -274,35 +274,52 @@ impl PagePool {
     fn reserve_one_run(&mut self, pages: u32, runs: &mut Vec<Run>) -> bool {
         let Some(word) = self.summary.word_with(pages) else { return false };
         let longest = self.summary.longest_in(word);
-        let taken = if longest >= LONG_PAGES {
+        let start = if longest >= LONG_PAGES {
             self.take_from_long(word, longest, pages)
         } else {
-            let from = self.run_in(word, pages);
-            let taken = Run { start: from.start, pages };
-            self.carve(from, taken);
-            taken
+            self.take_from_short(word, pages)
         };
-        runs.push(taken);
+        runs.push(Run { start, pages });
         true
     }
 
-    /// Takes the first `pages` pages of the run of `longest`, a long one, that starts in `word`.
+    /// Takes the first `pages` pages of the run of `longest`, a long one, that starts in `word`. Returns where.
     #[inline]
-    fn take_from_long(&mut self, word: usize, longest: u32, pages: u32) -> Run {
+    fn take_from_long(&mut self, word: usize, longest: u32, pages: u32) -> u32 {
         let start = start_of(word) + self.bitmap.last_start_in(word);
         let taken = Run { start, pages };
         let rest = Run { start: taken.end(), pages: longest - pages };
-        if rest.pages < LONG_PAGES || word_of(rest.start) != word {
+        if rest.pages < LONG_PAGES {
             self.carve(Run { start, pages: longest }, taken);
-        } else {
-            // What is left is long and starts where it did: no other run of the word can be its longest.
-            self.bitmap.mark_taken(taken);
-            self.free_pages -= pages;
-            self.uncount(longest);
-            self.count(rest.pages);
-            self.summary.set(word, rest.pages);
+            return start;
         }
-        taken
+        self.bitmap.mark_taken(taken);
+        self.free_pages -= pages;
+        self.uncount(longest);
+        self.count(rest.pages);
+        // What is left is long, so no other run of the word that it starts in can be the longest there.
+        let rest_word = word_of(rest.start);
+        if rest_word != word {
+            self.summary.set(word, self.bitmap.longest_inside(word));
+        }
+        self.summary.set(rest_word, rest.pages);
+        start
+    }
+
+    /// Takes the first `pages` pages of the first run of that many that starts in `word`, where no long run
+    /// does. Returns where.
+    #[inline]
+    fn take_from_short(&mut self, word: usize, pages: u32) -> u32 {
+        let Some((start, run_pages)) = self.bitmap.take_inside(word, pages) else {
+            let start = start_of(word) + self.bitmap.last_start_in(word);
+            self.carve(Run { start, pages: self.pages_from(start) }, Run { start, pages });
+            return start;
+        };
+        self.free_pages -= pages;
+        self.uncount(run_pages);
+        self.count(run_pages - pages);
+        self.resum_short(word);
+        start
     }
 
     fn reserve_longest_first(&mut self, pages: u32, runs: &mut Vec<Run>) {
@@ -329,8 +346,7 @@ impl PagePool {
     fn take_short_runs(&mut self, longest: u32, pages: u32, runs: &mut Vec<Run>) -> u32 {
         let first = runs.len();
         let word = self.summary.word_with(longest).expect("the longest run starts in some word");
-        let wanted = self.bitmap.take_runs_in(word, longest, pages, runs);
-        let left = self.bitmap.longest_starting_in(word, |start| unreachable!("a run over 64 pages at {start}"));
+        let (wanted, left) = self.bitmap.take_runs_in(word, longest, pages, runs);
         self.summary.set(word, left);
         assert!(wanted < pages, "no run of {longest} pages in word {word}");
         self.free_pages -= pages - wanted;
@@ -434,12 +450,21 @@ impl PagePool {
         self.summary.set(word, longest);
     }
 
+    /// Sums `word` up again, in which no long run starts.
+    #[inline]
+    fn resum_short(&mut self, word: usize) {
+        let longest = self.bitmap.longest_starting_in(word, |start| unreachable!("a run over 64 pages at {start}"));
+        self.summary.set(word, longest);
+    }
+
+    #[inline]
     fn count(&mut self, pages: u32) {
         if pages > 0 {
             self.runs_by_size[bucket_of(pages)] += 1;
         }
     }
 
+    #[inline]
     fn uncount(&mut self, pages: u32) {
         if pages > 0 {
             self.runs_by_size[bucket_of(pages)] -= 1;

@@ -10,7 +10,7 @@ use super::figures::{Marks, MarksError};
 use super::owners::stretch;
 use super::pool::PagePool;
 use super::refusal::{PagesError, PoolsError, ReserveError, Shortfall};
-use super::run::{Contiguity, Run};
+use super::run::{Contiguity, Run, append_steps};
 use crate::protocol::{CP_SIZE_MAX, HostSlot, PageId, Rank};
 
 /// The pool of one rank and what is being reserved or freed in it during one call.
@@ -271,9 +271,9 @@ impl Lanes {
     pub fn alloc_with_owners_into(&mut self, owners: &[u8], pages: &mut Vec<PageId>) -> Result<u32, ReserveError> {
         let cp_size = self.pools.cp_size();
         self.pools.reserve(owners, Contiguity::Prefer, |owner, run| {
-            let first = PageId::at(owner, run.start, cp_size).0;
+            let first = PageId::at(owner, run.start, cp_size);
             // Stays in 32 bits: the ids of a whole lane do.
-            append(pages, run.pages, |page| PageId(first.wrapping_add(page.wrapping_mul(u32::from(cp_size)))));
+            append_steps(pages, run.pages, first, |page| PageId(page.0.wrapping_add(u32::from(cp_size))));
         })
     }
 
@@ -353,7 +353,7 @@ impl HostPools {
         slots: &mut Vec<HostSlot>,
     ) -> Result<u32, ReserveError> {
         self.pools.reserve(owners, contiguity, |_, run| {
-            append(slots, run.pages, |slot| HostSlot(run.start.wrapping_add(slot)))
+            append_steps(slots, run.pages, HostSlot(run.start), |slot| HostSlot(slot.0.wrapping_add(1)))
         })
     }
 
@@ -397,16 +397,6 @@ impl HostPools {
     /// The pools of the ranks, to set marks.
     pub const fn pools_mut(&mut self) -> &mut RankPools {
         &mut self.pools
-    }
-}
-
-/// Appends `count` items. A split of a short chunk has stretches of a page or two, for which setting up a
-/// vectorised loop costs more than the loop.
-fn append<T>(items: &mut Vec<T>, count: u32, item: impl Fn(u32) -> T) {
-    if count < 8 {
-        (0..count).for_each(|index| items.push(item(index)));
-    } else {
-        items.extend((0..count).map(item));
     }
 }
 

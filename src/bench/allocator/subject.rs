@@ -1,13 +1,14 @@
 //! What is measured: the allocator and two general-purpose crates that do the same work.
 //!
 //! Each crate is one allocator per lane with a contiguous-first loop around it, and does the same job: an owner
-//! sequence in, page ids in that order out. Finding the stretches of equal owners is the same code for all.
+//! sequence in, page ids in that order out. Finding the stretches of equal owners and writing the page ids of a run
+//! are the same code for all.
 
 use std::alloc::Layout;
 use std::ptr::NonNull;
 
 use hicached_actors::allocator::owners::stretch;
-use hicached_actors::allocator::{Contiguity, HostPools, Lanes, PagePool, Run};
+use hicached_actors::allocator::{Contiguity, HostPools, Lanes, PagePool, Run, append_steps};
 use hicached_actors::protocol::{HostSlot, PageId, Rank};
 use offset_allocator::{Allocation, Allocator};
 use rlsf::Tlsf;
@@ -198,12 +199,7 @@ impl<P: Peer> Subject for PeerLanes<P> {
                 let run = &mut self.runs[*lane][self.used[*lane]].0;
                 let piece = run.pages.min(wanted);
                 let first = run.start * cp_size + *lane as u32;
-                let page_at = |page: u32| first.wrapping_add(page.wrapping_mul(cp_size));
-                if piece < 8 {
-                    (0..piece).for_each(|page| reservation.pages.push(page_at(page)));
-                } else {
-                    reservation.pages.extend((0..piece).map(page_at));
-                }
+                append_steps(&mut reservation.pages, piece, first, |page| page.wrapping_add(cp_size));
                 run.start += piece;
                 run.pages -= piece;
                 self.used[*lane] += usize::from(run.pages == 0);
