@@ -121,7 +121,8 @@ impl Index {
         if let How::Closed = ends_by(session) {
             self.backup_missing(now, id, out);
         }
-        self.remove_session(now, id, answer, out);
+        let own = self.remove_session(now, id, answer, out);
+        self.give_up(now, own, out);
     }
 
     /// What became of the pages of a session that closes.
@@ -155,8 +156,9 @@ impl Index {
         }
     }
 
-    fn remove_session(&mut self, now: Time, id: OpId, answer: Answer, out: &mut Vec<Effect>) {
-        let Some(mut session) = self.sessions.remove(&id) else { return };
+    /// Forgets the session; returns its own pages, which are the caller's to give up.
+    fn remove_session(&mut self, now: Time, id: OpId, answer: Answer, out: &mut Vec<Effect>) -> Vec<PageId> {
+        let Some(mut session) = self.sessions.remove(&id) else { return Vec::new() };
         self.ending.remove(&id);
         if session.no_draft.is_some() {
             self.counts.draft_never_ran += 1;
@@ -176,7 +178,6 @@ impl Index {
         };
         reply(reply_to, id, answer.clone(), out);
         self.ended.put(now, id, EndedSession { tenant: session.tenant, answer, how });
-        self.give_up(now, own, out);
         if let Some(ring) = session.ring {
             self.release_ring(now, ring, out);
         }
@@ -184,6 +185,7 @@ impl Index {
         for (op, ..) in session.backups {
             self.settle_backup(now, op, out);
         }
+        own
     }
 
     /// Frees pages that nobody holds and dooms those that an op still reads.
@@ -238,8 +240,9 @@ impl Index {
         }
     }
 
-    /// The engine is proven dead: its sessions end, and what they could write is free.
-    pub(super) fn end_sessions_of_dead_engines(&mut self, now: Time, out: &mut Vec<Effect>) {
+    /// The engine is proven dead: its sessions end. Returns what they could write.
+    pub(super) fn end_sessions_of_dead_engines(&mut self, now: Time, out: &mut Vec<Effect>) -> Vec<PageId> {
+        let mut own = Vec::new();
         let ids: Vec<OpId> = self.sessions.keys().copied().collect();
         for id in ids {
             let Some(session) = self.sessions.get_mut(&id) else { continue };
@@ -251,8 +254,9 @@ impl Index {
                 Phase::Ending(ending) => reply(ending.reply, id, refusal, out),
                 Phase::Open { extending: None } => {}
             }
-            self.remove_session(now, id, Answer::from(Done { control: self.control }), out);
+            own.extend(self.remove_session(now, id, Answer::from(Done { control: self.control }), out));
         }
+        own
     }
 }
 

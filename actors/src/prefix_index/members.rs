@@ -6,7 +6,7 @@ use super::tree::NodeId;
 use super::{CALL_RANK, Due, Index, NO_TRACE, reply};
 use crate::machine::{Effect, ReplyTo, Sender};
 use crate::protocol::{
-    Adopt, Attach, AttachRefused, Attached, Incarnation, LoaderIn, Malformed, Mismatch, OpId, Outgoing, Rank,
+    Adopt, Attach, AttachRefused, Attached, Incarnation, LoaderIn, Malformed, Mismatch, OpId, Outgoing, PageId, Rank,
     RankHello, RankIn, RankIs, Refusal, Register, Registered, Tier, Time, Unknown, WriterIn, same,
 };
 
@@ -221,7 +221,7 @@ impl Index {
         let (before, engine) = (member.filled_by, msg.engine);
         if let Some(old) = before.filter(|old| *old != engine) {
             self.members.replace(old);
-            self.void_l1(now, out);
+            self.void_l1(now, rank, out);
         }
         if before != Some(engine) {
             self.steps.restart(msg.last_step);
@@ -319,9 +319,9 @@ impl Index {
         }
     }
 
-    /// An engine rank is gone, and with it the L1 of the whole group: no copy there is a copy any more.
-    fn void_l1(&mut self, now: Time, out: &mut Vec<Effect>) {
-        self.end_sessions_of_dead_engines(now, out);
+    /// The engine of `dead` is gone, and with it the L1 of the whole group: no copy there is a copy any more.
+    fn void_l1(&mut self, now: Time, dead: Rank, out: &mut Vec<Effect>) {
+        let mut pages = self.end_sessions_of_dead_engines(now, out);
         for load in self.loads.values_mut() {
             if let Some(parent) = load.void() {
                 self.tree.release(parent, Tier::L1);
@@ -335,7 +335,7 @@ impl Index {
         let mut nodes: Vec<(u32, NodeId)> =
             self.tree.nodes(0).map(|node| (self.tree.page(node).position, node)).collect();
         nodes.sort_unstable_by(|a, b| b.cmp(a));
-        let (mut pages, mut keys) = (Vec::new(), Vec::new());
+        let mut keys = Vec::new();
         for (_, node) in nodes {
             let view = self.tree.page(node);
             let Some(page) = view.l1 else { continue };
@@ -347,7 +347,36 @@ impl Index {
             self.tree.prune(node);
         }
         self.removed(Tier::L1, &keys, out);
-        self.give_up(now, pages, out);
+        self.outlive(now, dead, pages, out);
+    }
+
+    /// Frees pages of sessions that are dead. Those in the lanes of engine ranks that live on may still be written
+    /// by what is launched there: they wait until it has passed, or until that rank is replaced, too.
+    fn outlive(&mut self, now: Time, dead: Rank, pages: Vec<PageId>, out: &mut Vec<Effect>) {
+        let launched = self.steps.next - 1;
+        let mut free = self.outlived.remove(&dead).map(|(_, pages)| pages).unwrap_or_default();
+        for page in pages {
+            let lane = page.owner(self.config.cp_size());
+            if lane == dead || self.members.passed(lane) >= launched {
+                free.push(page);
+            } else {
+                let (step, waiting) = self.outlived.entry(lane).or_default();
+                *step = launched.max(*step);
+                waiting.push(page);
+            }
+        }
+        self.give_up(now, free, out);
+    }
+
+    /// Frees what engine ranks can no longer write.
+    pub(super) fn free_outlived(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let passed = |(lane, (step, _)): (&Rank, &(u64, _))| (self.members.passed(*lane) >= *step).then_some(*lane);
+        let lanes: Vec<Rank> = self.outlived.iter().filter_map(passed).collect();
+        for lane in lanes {
+            if let Some((_, pages)) = self.outlived.remove(&lane) {
+                self.give_up(now, pages, out);
+            }
+        }
     }
 }
 

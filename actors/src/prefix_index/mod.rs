@@ -84,6 +84,9 @@ pub struct Index {
     page_holds: Vec<u8>,
     /// Pages to free when their last hold ends.
     doomed: BTreeSet<PageId>,
+    /// Pages of dead sessions that an engine rank which lives on may still write, by lane, until it has passed the
+    /// step.
+    outlived: BTreeMap<Rank, (u64, Vec<PageId>)>,
     /// Operators' pins by the last key of the path.
     admin_pins: BTreeMap<Key, (Option<NodeId>, Option<NodeId>)>,
     /// Records whose bytes are gone, to be cleared when nobody uses them.
@@ -176,6 +179,7 @@ impl Index {
             freeing: BTreeMap::new(),
             page_holds: vec![0; l1_pages],
             doomed: BTreeSet::new(),
+            outlived: BTreeMap::new(),
             admin_pins: BTreeMap::new(),
             lost: BTreeSet::new(),
             damaged_components: BTreeMap::new(),
@@ -203,6 +207,7 @@ impl Index {
             pages.extend_from_slice(&session.duplicates);
         }
         pages.extend(self.loads.values().flat_map(LoadOp::running_pages));
+        pages.extend(self.outlived.values().flat_map(|(_, pages)| pages));
         pages.sort_unstable();
         pages.dedup();
         pages
@@ -216,6 +221,7 @@ impl Index {
             + self.evicts.values().filter(|e| e.runs()).count()
             + self.freeing.len()
             + self.reserving.len()
+            + self.outlived.len()
     }
 
     fn request(&mut self, now: Time, from: &Sender, request: Request, out: &mut Vec<Effect>) {
@@ -347,6 +353,7 @@ impl Index {
 
     /// Room may have come, or something another op waited for may have ended.
     fn settle(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.free_outlived(now, out);
         self.drop_lost(now, out);
         self.retry_parked_backups(now, out);
         self.answer_flushes(out);

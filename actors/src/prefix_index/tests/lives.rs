@@ -122,3 +122,47 @@ fn an_engine_that_registers_again_after_a_failed_mapping_keeps_its_pages() {
     assert_eq!(script.probe(&path), Probed { l1: 2, l2: 0 });
     assert_eq!(script.close(session, 1).l1_pages, 2);
 }
+
+#[test]
+fn pages_that_a_surviving_engine_rank_may_still_write_are_not_freed() {
+    let config = IndexConfig { compute_tokens_min: 0, ..IndexConfig::new(manifest(2), 65, 0) };
+    let mut script = Script::of(config);
+    script.next_page = 2;
+    let session = script.open(&keys(1, 4));
+    let pages = script.opened(session).pages.clone();
+    let lane = |pages: &[PageId], rank| pages.iter().copied().filter(|page| page.owner(2) == Rank(rank)).collect();
+    let (dead, alive): (Vec<PageId>, Vec<PageId>) = (lane(&pages.0, 0), lane(&pages.0, 1));
+    let entry = StepEntry {
+        session,
+        first_token: 0,
+        tokens: 256,
+        pages,
+        draft: true,
+        keys: Keys(vec![]),
+        first_key: 0,
+        load_read: false,
+    };
+    script.ask(Step { number: 1, entries: vec![entry], engine: ENGINE, all_layers_at_end: false });
+    script.register(Rank(0), NEXT_ENGINE, 65);
+    assert_eq!(script.freed(), dead, "rank 1 still runs the step");
+    assert_eq!(script.index.private_pages(), alive);
+    script.news_of(Rank(1), OpId::default(), Passed { step: 1, engine: life(ENGINE, Rank(1)) }.into());
+    assert_eq!(script.freed(), [dead, alive].concat());
+    assert!(script.index.private_pages().is_empty());
+}
+
+#[test]
+fn pages_of_an_engine_whose_ranks_are_all_replaced_are_freed_without_its_word() {
+    let config = IndexConfig { compute_tokens_min: 0, ..IndexConfig::new(manifest(2), 65, 0) };
+    let mut script = Script::of(config);
+    script.next_page = 2;
+    let session = script.open(&keys(1, 4));
+    script.ask(Step { number: 1, entries: vec![], engine: ENGINE, all_layers_at_end: false });
+    script.register(Rank(0), NEXT_ENGINE, 65);
+    assert_eq!(script.freed().len(), 2);
+    script.register(Rank(1), life(NEXT_ENGINE, Rank(1)), 65);
+    assert_eq!(script.freed().len(), 4);
+    script.take_frees();
+    assert_eq!((script.counter("index.sessions"), script.counter("index.in_flight")), (0, 0));
+    assert!(matches!(script.answer(session), Answer::Opened(_)));
+}

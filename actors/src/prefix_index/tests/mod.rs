@@ -60,6 +60,7 @@ impl Script {
     }
 
     fn of(config: IndexConfig) -> Self {
+        let script_ranks = config.cp_size();
         let (l1_pages, l2_slots, manifest) = (config.l1_physical_pages, config.l2_slots, config.manifest.clone());
         let index = Index::new(config, CONTROL, 1);
         let now = Time { ns: 1 };
@@ -67,16 +68,21 @@ impl Script {
         let mut script = Self { index, now, sent: vec![], answers: vec![], engine_ids, next_page: 1, manifest };
         let mut out = Vec::new();
         script.index.start(script.now, &mut out);
-        script.hello(RANK, l2_slots);
-        script.news_from_rank(OpId::default(), InventoryPart { cursor: 0, rows: vec![], next: u32::MAX }.into());
+        let ranks = || (0..script_ranks).map(Rank);
+        for rank in ranks() {
+            script.hello_of(rank, life(RANK, rank), l2_slots);
+            let all = InventoryPart { cursor: 0, rows: vec![], next: u32::MAX };
+            script.news_of(rank, OpId::default(), all.into());
+        }
         let restore = script.op_of("restore");
         script.news(Address::Allocator, restore, Restored { part: 0 }.into());
-        script.register(l1_pages);
-        let attach = script.op_of("attach");
-        script.news_from_rank(
-            attach,
-            Attached { engine: ENGINE, pool_file: String::new(), words_offset: 0, load_slots_offset: 0 }.into(),
-        );
+        for rank in ranks() {
+            let engine = life(ENGINE, rank);
+            script.register(rank, engine, l1_pages);
+            let attach = script.op_of("attach");
+            let attached = Attached { engine, pool_file: String::new(), words_offset: 0, load_slots_offset: 0 };
+            script.news_of(rank, attach, attached.into());
+        }
         let lanes = script.op_of("open_lanes");
         script.news(Address::Allocator, lanes, Freed {}.into());
         assert!(script.index.is_serving());
@@ -86,14 +92,18 @@ impl Script {
     }
 
     fn hello(&mut self, life: Incarnation, host_slots: u32) {
-        let hello = RankHello { rank: Rank(0), host_slots, adopted_by: CONTROL, old_ops: 0, engine: ENGINE, passed: 0 };
-        self.deliver(Address::Rank(Rank(0)), life, OpId::default(), IndexIn::News(hello.into()));
+        self.hello_of(Rank(0), life, host_slots);
     }
 
-    fn register(&mut self, pages: u32) {
+    fn hello_of(&mut self, rank: Rank, life: Incarnation, host_slots: u32) {
+        let hello = RankHello { rank, host_slots, adopted_by: CONTROL, old_ops: 0, engine: ENGINE, passed: 0 };
+        self.deliver(Address::Rank(rank), life, OpId::default(), IndexIn::News(hello.into()));
+    }
+
+    fn register(&mut self, rank: Rank, engine: Incarnation, pages: u32) {
         let msg = Register {
-            rank: Rank(0),
-            engine: ENGINE,
+            rank,
+            engine,
             manifest: self.manifest.clone(),
             pages,
             segment: "a".to_owned(),
@@ -129,7 +139,12 @@ impl Script {
     }
 
     fn news_from_rank(&mut self, op: OpId, news: IndexNews) {
-        self.deliver(Address::Rank(Rank(0)), RANK, op, IndexIn::News(news));
+        self.news_of(Rank(0), op, news);
+    }
+
+    /// News of a rank in its first life.
+    fn news_of(&mut self, rank: Rank, op: OpId, news: IndexNews) {
+        self.deliver(Address::Rank(rank), life(RANK, rank), op, IndexIn::News(news));
     }
 
     /// Sends a request with an op of its own; the answers stay for [`Self::answer`].
@@ -311,6 +326,11 @@ impl Script {
     fn counter(&self, name: &str) -> u64 {
         self.index.counters().into_iter().find(|(of, _)| *of == name).expect("a counter").1
     }
+}
+
+/// The life of `rank` that is `first` of rank 0.
+fn life(first: Incarnation, rank: Rank) -> Incarnation {
+    Incarnation([first.0[0] ^ rank.0 << 3; 16])
 }
 
 fn open(keys: &[Key], tokens: u32) -> Open {
