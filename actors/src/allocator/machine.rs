@@ -20,8 +20,8 @@ use crate::faults::Faults;
 use crate::machine::{Effect, Machine, Sender, Trace};
 use crate::makers::{Maker, MakerIds};
 use crate::protocol::{
-    Address, AllocatorIn, Answer, Freed, Incarnation, IndexNews, LoaderIn, OpId, Outgoing, Refusal, Rejected, Tier,
-    Time, Unsupported, WriterIn, WrongState,
+    Address, AllocatorIn, Answer, Counted, Freed, Incarnation, IndexNews, LoaderIn, OpId, Outgoing, Refusal, Rejected,
+    Tier, Time, Unsupported, WriterIn, WrongState,
 };
 
 /// What an allocator is built with.
@@ -192,7 +192,9 @@ impl Allocator {
             AllocatorIn::Reserve(_) | AllocatorIn::Free(_) | AllocatorIn::WhoseIs(_) => {
                 matches!(from.address, Address::Index | Address::Writer | Address::Loader)
             }
-            AllocatorIn::Restore(_) | AllocatorIn::OpenLanes(_) => from.address == Address::Index,
+            AllocatorIn::Restore(_) | AllocatorIn::OpenLanes(_) | AllocatorIn::Count(_) => {
+                from.address == Address::Index
+            }
             AllocatorIn::RoomMade(_) => from.address == Address::Evictor,
         };
         if !right {
@@ -225,6 +227,10 @@ impl Machine for Allocator {
             AllocatorIn::Free(msg) => self.free(now, from, &msg, out),
             AllocatorIn::Restore(msg) => self.restore(now, from, &msg, out),
             AllocatorIn::OpenLanes(_) => self.open_lanes(now, from, out),
+            AllocatorIn::Count(_) => {
+                let counted = Counted { l1_free: self.free_pages(Tier::L1), l2_free: self.free_pages(Tier::L2) };
+                answer_index(from, counted, out);
+            }
             AllocatorIn::RoomMade(msg) => self.room_made(now, from.op, &msg, out),
             AllocatorIn::WhoseIs(msg) => self.whose_is(now, from, msg.mine, out),
         }

@@ -11,6 +11,7 @@
 //! Not here: which pages are free (allocator), copies (writer, loader), when room is wanted (evictor).
 
 mod backups;
+mod census;
 mod config;
 mod door;
 mod endings;
@@ -38,6 +39,7 @@ use crate::protocol::{
     Refusal, Request, StatusIs, Tier, Time,
 };
 use backups::BackupOp;
+use census::Census;
 pub use config::{IndexConfig, WritePolicy};
 use door::ParkedOpen;
 use events::Events;
@@ -98,6 +100,7 @@ pub struct Index {
     /// How often each L2 lane gained room.
     l2_room: Room,
     events: Events,
+    census: Census,
     deadlines: BTreeSet<(Time, Due)>,
     tick: u64,
     draining: bool,
@@ -186,6 +189,7 @@ impl Index {
             complete_backups: BTreeSet::new(),
             l2_room: Room::new(cp_size),
             events: Events::new(control, config.events_max),
+            census: Census::default(),
             deadlines: BTreeSet::new(),
             tick: 0,
             draining: false,
@@ -285,6 +289,7 @@ impl Index {
             IndexNews::Reserved(msg) => self.reserved(now, op, msg.pages.0, out),
             IndexNews::Short(msg) => self.short(now, op, msg.short, out),
             IndexNews::Freed(_) => self.freed(now, op, out),
+            IndexNews::Counted(msg) => self.counted(op, &msg, out),
             IndexNews::Restored(msg) => self.restored(now, op, msg.part, out),
             IndexNews::Whose(_) => {
                 // Of pages that have not come nothing can be said: they come again, and then it can.
@@ -357,6 +362,9 @@ impl Index {
         self.drop_lost(now, out);
         self.retry_parked_backups(now, out);
         self.answer_flushes(out);
+        if !self.is_idle() {
+            self.census.disturbed();
+        }
     }
 }
 
@@ -378,7 +386,10 @@ impl Machine for Index {
             match due {
                 Due::Lease(engine) => self.lease_ran_out(now, engine, out),
                 Due::RankLease(rank) => self.members.silence(rank),
-                Due::Adopt => self.adopt_all(now, out),
+                Due::Adopt => {
+                    self.adopt_all(now, out);
+                    self.take_census(now, out);
+                }
                 Due::ParkedOpen(op) => self.parked_open_expired(op, out),
             }
         }
@@ -462,6 +473,7 @@ impl Machine for Index {
             ("index.cached_l2", resident(Tier::L2)),
             ("index.private_l1", self.private_pages().len() as u64),
             ("index.memory_bytes", self.tree.memory_bytes() as u64),
+            ("index.leaked_pages", self.census.leaked),
             ("index.salts", self.salts.len() as u64),
             ("index.serving", u64::from(self.is_serving())),
         ]

@@ -48,6 +48,15 @@ wire! {
     }
     /// Every L1 page is proven unused: lanes open.
     pub struct OpenLanes {}
+    /// How much is free?
+    pub struct Count {}
+    /// Free pages of each rank.
+    pub struct Counted {
+        /// In L1.
+        pub l1_free: Vec<u32>,
+        /// In L2.
+        pub l2_free: Vec<u32>,
+    }
     /// Is the reservation of this op still yours?
     pub struct Whose {}
     /// The answer to `whose`.
@@ -191,6 +200,8 @@ wire_enum! {
         /// From the allocator.
         "freed" => Freed(Freed),
         /// From the allocator.
+        "counted" => Counted(Counted),
+        /// From the allocator.
         "restored" => Restored(Restored),
         /// From the allocator.
         "whose" => Whose(Whose),
@@ -267,6 +278,8 @@ wire_enum! {
         "restore" => Restore(Restore),
         /// Open L1.
         "open_lanes" => OpenLanes(OpenLanes),
+        /// Compare.
+        "count" => Count(Count),
         /// The evictor has done what it could.
         "room_made" => RoomMade(RoomMade),
         /// An owner speaks for its reservation.

@@ -76,3 +76,26 @@ fn a_verdict_that_the_writer_has_forgotten_was_carried_out() {
     assert_eq!(script.counter("index.in_flight"), 0);
     assert_eq!(script.evict(2, 1).freed, [1], "nothing holds it any more");
 }
+
+#[test]
+fn pages_that_are_neither_free_nor_cached_in_an_idle_group_are_seen() {
+    let mut script = Script::serving(8);
+    script.pass_ms(501);
+    script.hello(RANK, 8);
+    assert_eq!(script.count_of("count"), 1, "a group that begins is counted");
+    script.cache(&keys(1, 2), 1, 0);
+    let late = script.op_of("count");
+    script.news(Address::Allocator, late, Counted { l1_free: vec![0], l2_free: vec![0] }.into());
+    assert_eq!(script.counter("index.leaked_pages"), 0, "it was asked before something happened");
+    for (l1_free, l2_free, leaked) in [(62, 6, 0), (61, 6, 1), (62, 8, 2)] {
+        let reader = script.open(&keys(1, 2));
+        script.close(reader, 1);
+        script.pass_ms(501);
+        let count = script.op_of("count");
+        script.news(Address::Allocator, count, Counted { l1_free: vec![l1_free], l2_free: vec![l2_free] }.into());
+        assert_eq!(script.counter("index.leaked_pages"), leaked, "{l1_free} and {l2_free} free");
+        let asked = script.sent.len();
+        script.pass_ms(501);
+        assert!(script.sent[asked..].iter().all(|(_, msg)| msg.encode_body().0 != "count"), "once each time");
+    }
+}
