@@ -1,6 +1,7 @@
 //! Pages that come back, and those that must not.
 
 use super::*;
+use crate::protocol::{Count, Counted};
 
 #[test]
 fn a_page_that_is_free_padding_or_nowhere_is_not_freed_and_nothing_changes() {
@@ -95,4 +96,14 @@ fn a_planted_double_free_takes_a_page_from_its_next_owner() {
     allocator.say(Address::Index, op(12), reserve(1, &[0]));
     allocator.say(Address::Index, op(11), free_l1(&[1]));
     assert_eq!(allocator.machine.free_pages(Tier::L1), [1], "and the next owner still writes it");
+}
+
+#[test]
+fn free_pages_are_counted_for_the_index_alone() {
+    let mut allocator = allocator(2, 4, 4);
+    allocator.say(Address::Index, op(10), reserve(1, &[0, 0, 1]));
+    let sent = allocator.say(Address::Index, op(11), Count {});
+    let counted = Counted { l1_free: vec![2, 3], l2_free: vec![4, 4] };
+    assert_eq!(sent, [(op(11), Outgoing::Index(counted.into()))]);
+    assert!(allocator.say(Address::Writer, op(12), Count {}).is_empty());
 }

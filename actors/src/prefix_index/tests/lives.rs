@@ -86,7 +86,7 @@ fn records_shown_by_a_life_that_is_over_do_not_enter() {
 }
 
 #[test]
-fn f21_a_worker_restarts_under_the_same_name() {
+fn of_a_restarted_rank_only_what_its_new_life_shows_is_served() {
     let mut script = Script::serving(8);
     let (p, q, r) = (keys(1, 4), keys(2, 1), keys(3, 1));
     script.cache(&p, 1, 0);

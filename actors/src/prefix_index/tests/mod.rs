@@ -5,6 +5,7 @@ mod bytes;
 mod late;
 mod life;
 mod lives;
+mod policies;
 mod quarantine;
 mod refusals;
 mod room;

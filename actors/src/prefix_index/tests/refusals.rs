@@ -7,7 +7,7 @@ fn state(script: &Script) -> Vec<(&'static str, u64)> {
     script.index.counters().into_iter().filter(|(name, _)| *name != "index.refusals").collect()
 }
 
-fn refused(script: &mut Script, request: impl Into<Request>) -> Refusal {
+pub(super) fn refused(script: &mut Script, request: impl Into<Request>) -> Refusal {
     let before = state(script);
     let sent = script.sent.len();
     let op = script.ask(request);
