@@ -111,6 +111,11 @@ impl RankLives {
         incarnation != Incarnation::default() && known == Some(incarnation)
     }
 
+    /// The life of every rank, all zero for one that is gone.
+    pub fn list(&self) -> Vec<Incarnation> {
+        self.of.iter().map(|life| life.incarnation).collect()
+    }
+
     /// Ranks that live.
     pub fn alive(&self) -> RankSet {
         let lives = (0..).map(Rank).zip(&self.of);

@@ -325,6 +325,25 @@ impl RankMachine {
     }
 }
 
+impl RankMachine {
+    /// A copy ordered from an older life would write where others stand by now.
+    fn is_for_another_life(&self, msg: &RankIn) -> bool {
+        let lives = match msg {
+            RankIn::BackupCopy(copy) => &copy.lives,
+            RankIn::LoadCopy(copy) => &copy.lives,
+            RankIn::Adopt(_)
+            | RankIn::Inventory(_)
+            | RankIn::Attach(_)
+            | RankIn::Watch(_)
+            | RankIn::LayerReady(_)
+            | RankIn::Seal(_)
+            | RankIn::Stop(_)
+            | RankIn::OpSettled(_) => return false,
+        };
+        lives.get(usize::from(self.rank.0)).is_some_and(|life| *life != self.ids.incarnation())
+    }
+}
+
 impl Machine for RankMachine {
     type In = RankIn;
 
@@ -339,6 +358,10 @@ impl Machine for RankMachine {
                 self.counts.stale += 1;
                 return;
             }
+        }
+        if self.is_for_another_life(&msg) {
+            self.counts.stale += 1;
+            return;
         }
         match msg {
             RankIn::Adopt(msg) => self.adopt(now, from, &msg, out),

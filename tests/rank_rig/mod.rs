@@ -363,13 +363,14 @@ impl Rig {
             first: 5,
             salt: Key([0x5A; 16]),
             all_layers_at_end: false,
+            lives: Vec::new(),
         }
     }
 
     pub(crate) fn load_msg(&self, pages: &[u32], slots: &[u32], ring_slot: u32, use_count: u64) -> LoadCopy {
         let BackupCopy { pages, slots, .. } = self.backup_msg(0, pages, slots);
         let owners = Owners(vec![0; pages.0.len()]);
-        LoadCopy { attempt: 1, pages, owners, slots, ring_slot, base: use_count * (LAYERS + 1) }
+        LoadCopy { attempt: 1, pages, owners, slots, ring_slot, base: use_count * (LAYERS + 1), lives: Vec::new() }
     }
 
     pub(crate) fn seal(&mut self, op: OpId, slots: &[u32], kept: &[u8]) -> Said {

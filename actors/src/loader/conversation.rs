@@ -158,6 +158,7 @@ impl Loader {
             slots: Slots(load.slots.0.clone()),
             ring_slot: running.slot,
             base,
+            lives: self.lives.list(),
         };
         let waiting = RankSet::all(self.config.cp_size);
         for rank in waiting.iter() {

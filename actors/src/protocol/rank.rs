@@ -120,6 +120,9 @@ wire! {
         pub salt: Key,
         /// Copy all layers when the last is done.
         pub all_layers_at_end: bool,
+        /// Life of every rank that this is for; a rank in another life does nothing with it. A message that
+        /// outlived its rank would else write where others stand by then. Empty is any life.
+        pub lives: Vec<Incarnation> = default,
     }
     /// Fate of a copy on one rank.
     pub struct CopyAck {
@@ -148,6 +151,8 @@ wire! {
         pub ring_slot: u32,
         /// The word's value before the first layer.
         pub base: u64,
+        /// Life of every rank that this is for, as in a backup.
+        pub lives: Vec<Incarnation> = default,
     }
     /// Seal the kept records of a backup, clear the rest.
     pub struct Seal {

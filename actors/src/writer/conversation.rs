@@ -197,6 +197,7 @@ impl Writer {
             first: backup.first,
             salt: backup.salt,
             all_layers_at_end: backup.all_layers_at_end,
+            lives: self.lives.list(),
         };
         for rank in RankSet::all(self.config.cp_size).iter() {
             let to = Outgoing::Rank(rank, RankIn::BackupCopy(copy.clone()));
