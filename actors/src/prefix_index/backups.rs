@@ -306,6 +306,14 @@ impl Index {
         }
     }
 
+    /// The L1 of the group is gone: what is still to be copied would be read from somebody else's pages.
+    pub(super) fn void_backups(&mut self) {
+        for backup in self.backups.values_mut() {
+            backup.void |= matches!(backup.state, BackupState::Copying);
+        }
+        self.parked_backups.clear();
+    }
+
     fn settle_complete(&mut self, now: Time, out: &mut Vec<Effect>) {
         let ops: Vec<OpId> = self.complete_backups.iter().copied().collect();
         for op in ops {

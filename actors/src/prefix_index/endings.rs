@@ -13,9 +13,12 @@ impl Index {
         if self.answer_ended(from, msg.session, &msg.tenant, How::Closed, out)? {
             return Ok(());
         }
-        self.check_late_keys(msg.session, msg.first_key, &msg.keys.0)?;
-        let session = self.running(msg.session, &msg.tenant)?;
-        session.add_keys(msg.first_key, &msg.keys.0);
+        // A close can overtake the steps that tell the keys before its own: then these name no page yet.
+        let known = self.running(msg.session, &msg.tenant)?.keys.len();
+        if msg.first_key as usize <= known || self.steps.heard(msg.last_step) {
+            self.check_late_keys(msg.session, msg.first_key, &msg.keys.0)?;
+            self.running(msg.session, &msg.tenant)?.add_keys(msg.first_key, &msg.keys.0);
+        }
         self.counts.drafted += msg.drafted;
         self.counts.accepted += msg.accepted;
         self.end(now, msg.session, How::Closed, Some(msg.last_step), from, out);
@@ -29,6 +32,13 @@ impl Index {
         msg: &Abort,
         out: &mut Vec<Effect>,
     ) -> Result<(), Refusal> {
+        if !self.sessions.contains_key(&msg.session) && self.ended.get(msg.session).is_none() {
+            // Given up before it was heard of: a copy of its open that is still on its way opens nothing.
+            let done = Answer::from(Done { control: self.control });
+            let ended = EndedSession { tenant: msg.tenant.clone(), answer: done, how: How::Aborted };
+            self.ended.put(now, msg.session, ended);
+            return Err(Unknown::new("session", msg.session).into());
+        }
         if self.answer_ended(from, msg.session, &msg.tenant, How::Aborted, out)? {
             return Ok(());
         }

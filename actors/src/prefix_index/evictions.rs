@@ -107,7 +107,8 @@ impl Index {
             return;
         }
         let tier = if msg.tier == 1 { Tier::L1 } else { Tier::L2 };
-        let mut wants = msg.wants.clone();
+        // What the allocator has not been told is taken cannot be given back to it.
+        let mut wants = if self.recovery.is_rebuilt() { msg.wants.clone() } else { vec![0; lanes] };
         let mut victims = Vec::new();
         let write_back =
             tier == Tier::L1 && self.config.write_policy == WritePolicy::WriteBack && self.config.l2_slots > 0;
@@ -190,6 +191,9 @@ impl Index {
         if let Some(flush) = self.flushes.get_mut(&from.op) {
             flush.reply.clone_from(&from.reply);
             return Ok(());
+        }
+        if !self.recovery.is_rebuilt() {
+            return Err(self.busy("recovery", 0));
         }
         let (mut l1, mut l2, mut kept) = (Vec::new(), Vec::new(), [0; 2]);
         for tier in [Tier::L1, Tier::L2] {

@@ -142,12 +142,12 @@ impl Index {
 
     pub(super) fn load_ended(&mut self, now: Time, op: OpId, ok: bool, out: &mut Vec<Effect>) {
         let Some(load) = self.loads.get_mut(&op) else { return };
-        // The end overtook the start: the request stays open, so that its repeat brings both again in order.
-        if let LoadState::Asked = load.state {
-            return;
-        }
+        // An end that overtook the start leaves the request open: its repeat brings both again in order. One
+        // that comes again must not end the call that gives the slot back.
+        let LoadState::Running { pages } = &mut load.state else { return };
+        let pages = std::mem::take(pages);
+        load.state = LoadState::Ended;
         self.calls.answered((op, CALL));
-        let LoadState::Running { pages } = std::mem::replace(&mut load.state, LoadState::Ended) else { return };
         let (id, nodes, first) = (load.session, load.nodes.clone(), load.first);
         if ok && !load.void {
             self.commit_load(now, id, &nodes, &pages, out);
@@ -158,9 +158,11 @@ impl Index {
             self.end_load_holds(&load);
             self.loads.insert(op, load);
         }
-        if let Some(session) = self.sessions.get_mut(&id) {
+        let reader = self.sessions.get_mut(&id).map(|session| {
             session.load = None;
-        } else {
+            session.ring == Some(op)
+        });
+        if reader != Some(true) {
             self.release_ring(now, op, out);
         }
         self.advance(now, id, out);
@@ -255,7 +257,8 @@ impl LoadOp {
     /// The L1 it loads into is gone: what arrives is nothing. Gives back the parent it held.
     pub(super) fn void(&mut self) -> Option<NodeId> {
         self.void = true;
-        self.parent.take()
+        // One that has ended holds nothing any more, though its slot may still be read.
+        if self.holds() { self.parent.take() } else { None }
     }
 
     fn holds(&self) -> bool {

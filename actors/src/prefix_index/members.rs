@@ -327,6 +327,7 @@ impl Index {
                 self.tree.release(parent, Tier::L1);
             }
         }
+        self.void_backups();
         for (l1, _) in self.admin_pins.values_mut() {
             if let Some(node) = l1.take() {
                 self.tree.unpin(node, Tier::L1);

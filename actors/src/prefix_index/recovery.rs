@@ -75,6 +75,14 @@ impl Recovery {
         self.phase == Phase::Reading
     }
 
+    /// Whether the allocator knows what the tree holds.
+    pub(super) fn is_rebuilt(&self) -> bool {
+        match self.phase {
+            Phase::Reading | Phase::Restoring => false,
+            Phase::Closed | Phase::Opening | Phase::Serving => true,
+        }
+    }
+
     pub(super) fn is_adopting_rows(&self, op: OpId) -> bool {
         self.adopting.contains_key(&op)
     }

@@ -360,7 +360,8 @@ impl Index {
     pub(super) fn check_late_keys(&self, id: OpId, first: u32, keys: &[Key]) -> Result<(), Refusal> {
         let session = self.sessions.get(&id).ok_or_else(|| Refusal::from(Unknown::new("session", id)))?;
         let new = first as usize;
-        if new > session.keys.len() || new + keys.len() > session.pages.len() {
+        let is_ahead = !keys.is_empty() && new + keys.len() > session.pages.len();
+        if new > session.keys.len() || is_ahead {
             let limit = format!("0..={}, within {} pages", session.keys.len(), session.pages.len());
             return Err(Malformed::new("first_key", new, limit).into());
         }
