@@ -1,0 +1,284 @@
+//! A fake rank: what the real one answers, on small bytes and virtual time.
+//!
+//! The process can die at any point; its pool file (records, page table, words, ring) outlives it.
+
+mod copies;
+mod door;
+
+use std::collections::BTreeMap;
+
+use hicached_actors::link::Link;
+use hicached_actors::protocol::{
+    Address, Adopt, Attach, AttachRefused, Attached, BackupCopy, CopyAck, Damaged, Incarnation, IndexNews,
+    InventoryPart, InventoryRow, LoadCopy, LoaderIn, Mismatch, OpId, OpIds, Outgoing, Passed, Rank, RankHello, RankIn,
+    Refusal, Rejected, Seal, Sealed, Time, Unknown, WriterIn,
+};
+
+use crate::memory::{Memory, Pool};
+use crate::net::{Event, Net};
+use copies::CopyOp;
+
+/// One rank process.
+#[derive(Debug)]
+pub struct RankProcess {
+    rank: Rank,
+    life: Incarnation,
+    lives: u32,
+    alive: bool,
+    link: Link,
+    ids: OpIds,
+    adopted: Option<Adoption>,
+    engine: Option<Incarnation>,
+    ops: BTreeMap<OpId, CopyOp>,
+    watch: Option<(u64, OpId)>,
+    damaged: BTreeMap<OpId, Damaged>,
+    /// Copies of these layers of loads wait until released by a script.
+    pub load_stop_after: Option<u32>,
+    /// Backups stop after so many layers until released by a script.
+    pub backup_stop_after: Option<u32>,
+    stale: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Adoption {
+    control: Incarnation,
+    until: Time,
+    lease_ms: u64,
+}
+
+impl RankProcess {
+    /// The first life of `rank`, started now.
+    pub fn start(rank: Rank, net: &mut Net) -> Self {
+        let mut process = Self {
+            rank,
+            life: Incarnation::default(),
+            lives: 0,
+            alive: false,
+            link: Link::new(hicached_actors::host::GAP_MS),
+            ids: OpIds::new(Incarnation::default()),
+            adopted: None,
+            engine: None,
+            ops: BTreeMap::new(),
+            watch: None,
+            damaged: BTreeMap::new(),
+            load_stop_after: None,
+            backup_stop_after: None,
+            stale: 0,
+        };
+        process.restart(net);
+        process
+    }
+
+    /// Whether the process runs.
+    pub const fn is_alive(&self) -> bool {
+        self.alive
+    }
+
+    /// Its life.
+    pub const fn life(&self) -> Incarnation {
+        self.life
+    }
+
+    /// Messages it dropped because they came from a control incarnation it does not obey.
+    pub const fn stale(&self) -> u64 {
+        self.stale
+    }
+
+    /// Begins a new life that attaches the pool file it finds.
+    pub fn restart(&mut self, net: &mut Net) {
+        self.life = Incarnation(net.chance.uuid());
+        self.lives += 1;
+        self.alive = true;
+        self.link = Link::new(hicached_actors::host::GAP_MS);
+        self.ids = OpIds::new(self.life);
+        (self.adopted, self.engine, self.watch) = (None, None, None);
+        self.ops.clear();
+        self.damaged.clear();
+        net.after_us(1, Event::RankTimer(self.rank, self.lives));
+    }
+
+    /// Dies: copies end where they are, some in the middle of a layer.
+    pub fn die(&mut self, net: &mut Net, memory: &mut Memory) {
+        net.stats.rank_deaths += 1;
+        self.alive = false;
+        self.tear_copies(net, memory);
+        self.ops.clear();
+    }
+
+    fn act(&mut self, net: &mut Net, memory: &mut Memory, from: Address, op: OpId, msg: RankIn) {
+        match msg {
+            RankIn::Adopt(_) | RankIn::LayerReady(_) => {}
+            RankIn::Inventory(ask) => self.show_inventory(net, memory, op, ask.cursor),
+            RankIn::Attach(attach) => self.attach(net, memory, op, attach),
+            RankIn::Watch(watch) => {
+                if self.watch.is_none_or(|(step, _)| step <= watch.step) {
+                    self.watch = Some((watch.step, op));
+                }
+                self.tell_passed(net, memory);
+            }
+            // A copy ordered from an older life would write where others stand.
+            RankIn::BackupCopy(BackupCopy { ref lives, .. }) | RankIn::LoadCopy(LoadCopy { ref lives, .. })
+                if lives.get(usize::from(self.rank.0)).is_some_and(|life| *life != self.life) =>
+            {
+                self.stale += 1;
+            }
+            RankIn::BackupCopy(copy) => self.start_backup(net, memory, from, op, copy),
+            RankIn::LoadCopy(copy) => self.start_load(net, memory, from, op, copy),
+            RankIn::Seal(seal) => self.seal(net, memory, from, op, &seal),
+            RankIn::Stop(stop) => self.stop(net, memory, from, op, stop.attempt),
+            RankIn::OpSettled(_) => {
+                self.damaged.remove(&op);
+            }
+        }
+    }
+
+    fn adopt(&mut self, net: &mut Net, memory: &mut Memory, control: Incarnation, adopt: &Adopt) {
+        let other = self.adopted.is_some_and(|by| by.control != control);
+        if other && self.adopted.is_some_and(|by| by.until > net.now) {
+            self.stale += 1;
+            return;
+        }
+        if other {
+            self.stop_all(net, memory);
+            (self.watch, self.engine) = (None, self.engine);
+        }
+        let lease_ms = adopt.lease_ms;
+        self.adopted = Some(Adoption { control, until: net.now.plus_ms(lease_ms), lease_ms });
+        self.hello(net, memory);
+    }
+
+    fn hello(&mut self, net: &mut Net, memory: &Memory) {
+        let pool = &memory.pools[usize::from(self.rank.0)];
+        let control = self.adopted.map(|by| by.control).unwrap_or_default();
+        let hello = RankHello {
+            rank: self.rank,
+            host_slots: pool.rows.len() as u32,
+            adopted_by: control,
+            old_ops: self.ops.values().filter(|op| op.control != control && op.is_running()).count() as u32,
+            engine: self.engine.unwrap_or_default(),
+            passed: if self.engine.is_some() { pool.passed(&memory.layout) } else { 0 },
+        };
+        self.tell_index(net, OpId::default(), hello.into());
+    }
+
+    /// Heartbeats, and what was not settled yet.
+    pub fn timer(&mut self, net: &mut Net, memory: &Memory, lives: u32) {
+        if !self.alive || lives != self.lives {
+            return;
+        }
+        self.hello(net, memory);
+        let open: Vec<(OpId, Damaged)> = self.damaged.iter().map(|(op, damaged)| (*op, damaged.clone())).collect();
+        for (op, damaged) in open {
+            self.tell_index(net, op, damaged.into());
+        }
+        let pause_ms = self.adopted.map_or(HELLO_MS, |by| (by.lease_ms / 4).max(1));
+        net.after_us(pause_ms * 1_000, Event::RankTimer(self.rank, self.lives));
+        self.ask_for_missing(net);
+    }
+
+    fn show_inventory(&mut self, net: &mut Net, memory: &Memory, op: OpId, cursor: u32) {
+        let rows = &memory.pools[usize::from(self.rank.0)].rows;
+        let sealed = |slot: &u32| rows[*slot as usize].sealed;
+        let slots: Vec<u32> = (cursor..rows.len() as u32).filter(sealed).take(INVENTORY_ROWS + 1).collect();
+        let next = slots.get(INVENTORY_ROWS).copied().unwrap_or(u32::MAX);
+        let rows = slots.iter().take(INVENTORY_ROWS).map(|slot| {
+            let row = &rows[*slot as usize];
+            InventoryRow {
+                slot: *slot,
+                key: row.key,
+                parent: row.parent,
+                salt: row.salt,
+                position: row.position,
+                generation: row.generation,
+            }
+        });
+        let part = InventoryPart { cursor, rows: rows.collect(), next };
+        self.tell_index(net, op, part.into());
+    }
+
+    fn attach(&mut self, net: &mut Net, memory: &mut Memory, op: OpId, attach: Attach) {
+        let rank = usize::from(self.rank.0);
+        if memory.segments[rank].engine != attach.engine {
+            let refusal = Mismatch {
+                field: "engine".to_owned(),
+                yours: format!("{:?}", attach.engine),
+                mine: format!("{:?}", memory.segments[rank].engine),
+            };
+            let refused = AttachRefused { engine: attach.engine, refusal: refusal.into() };
+            return self.tell_index(net, op, refused.into());
+        }
+        if self.engine != Some(attach.engine) {
+            self.stop_all(net, memory);
+            self.engine = Some(attach.engine);
+            memory.attached[rank] = attach.engine;
+            memory.mapped[rank] = None;
+        }
+        let pool: &mut Pool = &mut memory.pools[rank];
+        if pool.words_of != Some(attach.engine) {
+            pool.words_of = Some(attach.engine);
+            pool.words = [0; 2];
+        }
+        let pool_file = format!("pool.{}", self.rank.0);
+        let attached = Attached { engine: attach.engine, pool_file, words_offset: 0, load_slots_offset: 128 };
+        self.tell_index(net, op, attached.into());
+        self.hello(net, memory);
+    }
+
+    /// Tells the index when the watched step has passed.
+    pub fn tell_passed(&mut self, net: &mut Net, memory: &Memory) {
+        let (Some((step, op)), Some(engine)) = (self.watch, self.engine) else { return };
+        let pool = &memory.pools[usize::from(self.rank.0)];
+        if self.alive && pool.words_of == Some(engine) && pool.has_passed(&memory.layout, step) {
+            self.watch = None;
+            let passed = Passed { step: pool.passed(&memory.layout), engine };
+            self.tell_index(net, op, passed.into());
+        }
+    }
+
+    fn seal(&mut self, net: &mut Net, memory: &mut Memory, from: Address, op: OpId, seal: &Seal) {
+        if !self.ops.get(&op).is_some_and(CopyOp::is_complete_backup) {
+            let refusal: Refusal = Unknown::new("backup", op).into();
+            return self.answer(net, from, op, Answered::Rejected(Rejected { refusal }));
+        }
+        let rows = &mut memory.pools[usize::from(self.rank.0)].rows;
+        for ((kept, slot), owner) in seal.kept.0.iter().zip(&seal.slots.0).zip(&seal.owners.0) {
+            let Some(row) = rows.get_mut(slot.0 as usize).filter(|row| *owner == self.rank.0 && row.op == op) else {
+                continue;
+            };
+            row.sealed = *kept == 1;
+        }
+        self.answer(net, from, op, Answered::Sealed(Sealed { rank: self.rank }));
+    }
+}
+
+/// What a rank says to whoever asked.
+enum Answered {
+    Ack(CopyAck),
+    Sealed(Sealed),
+    Rejected(Rejected),
+}
+
+impl RankProcess {
+    fn tell_index(&mut self, net: &mut Net, op: OpId, news: IndexNews) {
+        self.send(net, Outgoing::Index(news), op);
+    }
+
+    fn answer(&mut self, net: &mut Net, to: Address, op: OpId, answer: Answered) {
+        let msg = match (to, answer) {
+            (Address::Writer, Answered::Ack(ack)) => Outgoing::Writer(WriterIn::CopyAck(ack)),
+            (Address::Writer, Answered::Sealed(sealed)) => Outgoing::Writer(WriterIn::Sealed(sealed)),
+            (Address::Writer, Answered::Rejected(rejected)) => Outgoing::Writer(WriterIn::Rejected(rejected)),
+            (Address::Loader, Answered::Ack(ack)) => Outgoing::Loader(LoaderIn::CopyAck(ack)),
+            (Address::Loader, Answered::Rejected(rejected)) => Outgoing::Loader(LoaderIn::Rejected(rejected)),
+            (_, Answered::Rejected(rejected)) => Outgoing::Index(IndexNews::Rejected(rejected)),
+            (_, Answered::Ack(_) | Answered::Sealed(_)) => return,
+        };
+        self.send(net, msg, op);
+    }
+}
+
+/// How often a rank presents itself before it is adopted.
+const HELLO_MS: u64 = 500;
+
+/// Rows of one inventory answer: few, so that cursors are exercised.
+const INVENTORY_ROWS: usize = 8;

@@ -1,0 +1,271 @@
+//! The world: machines, ranks and an engine around one queue, one event at a time.
+
+use hicached_actors::host::Output;
+use hicached_actors::protocol::{Address, Incarnation, Rank, Time};
+
+use crate::chance::Chance;
+use crate::checks::{Checks, Truths, Violation};
+use crate::control::{Actor, Control};
+use crate::engine::{Engine, traffic};
+use crate::layout::Layout;
+use crate::memory::Memory;
+use crate::mix::{Mix, Sizes};
+use crate::net::{Event, Message, Net, To};
+use crate::rank::RankProcess;
+
+/// Makes the machines of a control incarnation.
+pub(crate) type MakeControl = Box<dyn Fn(&Sizes, &Birth) -> (Control, Output)>;
+
+/// What a control incarnation begins with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Birth {
+    /// Its life.
+    pub(crate) life: Incarnation,
+    /// Which life of the group's control it is, from 0.
+    pub(crate) number: u32,
+    /// Seed of its machines.
+    pub(crate) seed: u64,
+    /// When.
+    pub(crate) now: Time,
+}
+
+/// A world of one group.
+pub struct Sim {
+    /// Time, queue and bus.
+    pub net: Net,
+    /// Bytes.
+    pub memory: Memory,
+    /// The control group.
+    pub control: Control,
+    /// The ranks.
+    pub ranks: Vec<RankProcess>,
+    /// The engine.
+    pub engine: Engine,
+    /// Sizes and policies.
+    pub sizes: Sizes,
+    /// Machine steps so far: messages handled and wakes.
+    pub steps: u64,
+    /// What the engine is asked to do.
+    pub load: traffic::Load,
+    /// Says every message on standard error.
+    pub traced: bool,
+    /// Whether the engine acts by itself; a script acts for it.
+    pub scripted: bool,
+    pub(crate) pins: Vec<hicached_actors::protocol::Pin>,
+    checks: Checks,
+    control_lives: u32,
+    make: MakeControl,
+    armed: std::collections::BTreeMap<Address, Time>,
+}
+
+impl Sim {
+    /// A world at time zero; nothing has happened.
+    pub(crate) fn new(sizes: Sizes, mix: Mix, mut chance: Chance, make: MakeControl) -> Self {
+        let layout = Layout::new(&sizes);
+        let birth = Birth { life: Incarnation(chance.uuid()), number: 0, seed: chance.any(), now: Time::ZERO };
+        let (control, first) = make(&sizes, &birth);
+        let mut net = Net::new(chance, mix);
+        let mut memory = Memory::new(layout, sizes.l1_pages, sizes.l2_pages);
+        let ranks = (0..sizes.cp).map(|rank| RankProcess::start(Rank(rank), &mut net)).collect();
+        let engine = Engine::new(&mut net, &mut memory, sizes.l1_pages, PAYLOAD_BYTES_MAX);
+        let mut sim = Self {
+            net,
+            memory,
+            control,
+            ranks,
+            engine,
+            sizes,
+            steps: 0,
+            load: traffic::Load::Open,
+            traced: false,
+            scripted: false,
+            pins: Vec::new(),
+            checks: Checks::default(),
+            control_lives: 0,
+            make,
+            armed: std::collections::BTreeMap::new(),
+        };
+        sim.net.after_us(1, Event::Engine);
+        sim.net.after_us(20_000, Event::Fault);
+        sim.born(first);
+        sim
+    }
+
+    /// Lets the next event happen, not later than `until`; `false` when there is none.
+    ///
+    /// # Errors
+    /// What must never be.
+    pub fn happen(&mut self, until: Time) -> Result<bool, Violation> {
+        let Some(event) = self.net.next(until) else { return Ok(false) };
+        match event {
+            Event::Deliver(message) => self.deliver(&message)?,
+            Event::Wake(at) => self.wake(at)?,
+            Event::Copy(rank, lives, op) => self.ranks[at(rank)].tick(&mut self.net, &mut self.memory, lives, op),
+            Event::RankTimer(rank, lives) => self.ranks[at(rank)].timer(&mut self.net, &self.memory, lives),
+            Event::Layer(rank, life) => self.engine.layer_done(&mut self.net, &mut self.memory, rank, life)?,
+            Event::Engine => self.engine_looks()?,
+            Event::Restart(rank) => self.rank_restarts(rank),
+            Event::Fault => self.draw_faults()?,
+            Event::Heal(a, b) => self.net.heal(a, b),
+        }
+        self.follow_words()?;
+        Ok(true)
+    }
+
+    /// Copies wait for words, streams wait for load words.
+    pub(crate) fn follow_words(&mut self) -> Result<(), Violation> {
+        while self.memory.words_moved != 0 || self.memory.ring_moved != 0 {
+            let words = std::mem::take(&mut self.memory.words_moved);
+            let ring = std::mem::take(&mut self.memory.ring_moved);
+            for rank in 0..self.sizes.cp {
+                if words >> rank & 1 == 1 {
+                    self.ranks[usize::from(rank)].words_moved(&mut self.net, &self.memory);
+                }
+                if ring >> rank & 1 == 1 {
+                    self.engine.run_stream(&mut self.net, &mut self.memory, Rank(rank))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn deliver(&mut self, message: &Message) -> Result<(), Violation> {
+        self.net.delivered(message);
+        if self.traced {
+            eprintln!("{}", crate::trace::arrived(self.net.now, message));
+        }
+        match message.to {
+            To::Actor(Address::Rank(rank)) => {
+                if let Some(process) = self.ranks.get_mut(at(rank)) {
+                    process.deliver(&mut self.net, &mut self.memory, &message.bytes);
+                }
+                Ok(())
+            }
+            To::Actor(to) => {
+                let now = self.net.now;
+                self.drive(to, |actor, out| actor.deliver(now, &message.bytes, message.reply.clone(), out))
+            }
+            To::Request(number) => self.engine.take(&mut self.net, &self.memory, number, &message.bytes),
+            To::Events => Ok(()),
+        }
+    }
+
+    fn wake(&mut self, to: Address) -> Result<(), Violation> {
+        let now = self.net.now;
+        if self.armed.get(&to).is_some_and(|armed| *armed <= now) {
+            self.armed.remove(&to);
+        }
+        if self.control.next_deadline(to).is_none_or(|(due, _)| due > now) {
+            self.arm(to);
+            return Ok(());
+        }
+        self.drive(to, |actor, out| actor.wake(now, out))?;
+        match self.control.next_deadline(to).filter(|(due, _)| *due <= now) {
+            None => Ok(()),
+            Some((_, why)) => {
+                let detail = format!("{to} acted on time and still is due for {why}");
+                Err(Violation { checker: "deadline", detail })
+            }
+        }
+    }
+
+    fn drive(&mut self, to: Address, act: impl FnOnce(&mut dyn Actor, &mut Output)) -> Result<(), Violation> {
+        let mut out = Output::default();
+        self.steps += 1;
+        self.control.drive(to, |actor| act(actor, &mut out))?;
+        let truths = Truths { memory: &self.memory, ranks: &self.ranks, engine: &self.engine };
+        for parcel in out.parcels {
+            if self.traced {
+                eprintln!("{}", crate::trace::sent(self.net.now, to, &parcel));
+            }
+            self.checks.look(to, &parcel, &truths, &mut self.net.stats)?;
+            self.net.note(&parcel.bytes);
+            self.net.post(to, parcel);
+        }
+        self.arm(to);
+        Ok(())
+    }
+
+    /// Makes sure that a machine is woken at its next deadline.
+    fn arm(&mut self, to: Address) {
+        let Some((due, _)) = self.control.next_deadline(to) else { return };
+        if self.armed.get(&to).is_none_or(|armed| *armed > due) {
+            let due = due.max(self.net.now);
+            self.armed.insert(to, due);
+            self.net.at(due, Event::Wake(to));
+        }
+    }
+
+    fn engine_looks(&mut self) -> Result<(), Violation> {
+        let gone = self.gone();
+        self.engine.give_up_loads(&mut self.net, &mut self.memory, gone)?;
+        if self.scripted {
+            self.engine.repeat_due(&mut self.net);
+            self.engine.keep_alive(&mut self.net, &self.memory.layout);
+        } else {
+            self.engine.look(&mut self.net, &mut self.memory, self.load)?;
+        }
+        let us = self.net.chance.within(400, 3_000);
+        self.net.after_us(us, Event::Engine);
+        Ok(())
+    }
+
+    pub(crate) fn gone(&self) -> u64 {
+        let dead = self.ranks.iter().enumerate().filter(|(_, rank)| !rank.is_alive());
+        dead.fold(0, |gone, (rank, _)| gone | 1 << rank)
+    }
+
+    fn rank_restarts(&mut self, rank: Rank) {
+        if !self.ranks[at(rank)].is_alive() {
+            // Loads of the old life are given up before a new one could be asked for.
+            let gone = self.gone();
+            let _ = self.engine.give_up_loads(&mut self.net, &mut self.memory, gone);
+            self.ranks[at(rank)].restart(&mut self.net);
+            self.engine.rank_restarted(&mut self.net, &self.memory, rank.0);
+        }
+    }
+
+    /// The control group dies and begins again.
+    pub fn control_dies(&mut self) {
+        self.net.stats.control_deaths += 1;
+        self.control_lives += 1;
+        let life = Incarnation(self.net.chance.uuid());
+        let birth = Birth { life, number: self.control_lives, seed: self.net.chance.any(), now: self.net.now };
+        let (control, first) = (self.make)(&self.sizes, &birth);
+        self.control = control;
+        self.checks = Checks::default();
+        self.armed.clear();
+        self.born(first);
+    }
+
+    fn born(&mut self, first: Output) {
+        first.parcels.into_iter().for_each(|parcel| self.net.post(Address::Index, parcel));
+        self.control.addresses().into_iter().for_each(|at| self.arm(at));
+    }
+
+    /// One line about everything that has not ended, for a failure of liveness.
+    pub fn unfinished(&self) -> String {
+        let asks: Vec<String> = self.engine.pending.values().map(|pending| format!("{:?}", pending.ask)).collect();
+        let phases: Vec<String> = self
+            .engine
+            .sessions
+            .iter()
+            .map(|(number, session)| {
+                let load = session.load.as_ref().map(|load| load.slot);
+                format!("{number}:{:?}@{}/{} load {load:?}", session.phase, session.frontier, session.end())
+            })
+            .collect();
+        format!(
+            "requests {asks:?}; sessions {phases:?}; registered {:b}; steps {:?}",
+            self.engine.registered,
+            self.engine.steps.keys()
+        )
+    }
+}
+
+fn at(rank: Rank) -> usize {
+    usize::from(rank.0)
+}
+
+/// What the bus of a world carries.
+pub(crate) const PAYLOAD_BYTES_MAX: usize = 1 << 20;
