@@ -7,6 +7,7 @@ mod options;
 mod progress;
 mod replay;
 mod serve;
+mod sim;
 
 use std::process::ExitCode;
 
@@ -41,6 +42,8 @@ enum Command {
     Demo(DemoArgs),
     /// Serves a recorded trace
     Replay(ReplayArgs),
+    /// Attacks the machines in a simulated world
+    Sim(sim::SimArgs),
     /// Measures one part
     #[command(subcommand)]
     Bench(bench::Bench),
@@ -84,6 +87,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Serve(args) => serve::run(&args),
         Command::Demo(args) => replay::demo(&args),
         Command::Replay(args) => replay::replay(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Bench(bench) => bench::run(&bench),
     }
 }
