@@ -5,7 +5,8 @@ use super::session::{EndedSession, Ending, How, Phase, Session};
 use super::{FreeThen, Index, reply};
 use crate::machine::{Effect, Sender};
 use crate::protocol::{
-    Abort, Answer, Close, Closed, Done, Expired, Incarnation, OpId, PageId, Refusal, Tier, Time, Unknown, WrongState,
+    Abort, Answer, Close, Closed, Done, Expired, Incarnation, Malformed, OpId, PageId, Refusal, Tier, Time, Unknown,
+    WrongState,
 };
 
 impl Index {
@@ -13,6 +14,7 @@ impl Index {
         if self.answer_ended(from, msg.session, &msg.tenant, How::Closed, out)? {
             return Ok(());
         }
+        self.check_last_step(msg.last_step)?;
         // A close can overtake the steps that tell the keys before its own: then these name no page yet.
         let known = self.running(msg.session, &msg.tenant)?.keys.len();
         if msg.first_key as usize <= known || self.steps.heard(msg.last_step) {
@@ -42,7 +44,17 @@ impl Index {
         if self.answer_ended(from, msg.session, &msg.tenant, How::Aborted, out)? {
             return Ok(());
         }
+        self.check_last_step(msg.last_step)?;
         self.end(now, msg.session, How::Aborted, Some(msg.last_step), from, out);
+        Ok(())
+    }
+
+    /// A step so far ahead is never launched: whoever waited for it would wait for ever.
+    fn check_last_step(&self, step: u64) -> Result<(), Refusal> {
+        let most = self.steps.next + STEPS_AHEAD_MAX;
+        if step > most {
+            return Err(Malformed::new("last_step", step, format_args!("0..={most}")).into());
+        }
         Ok(())
     }
 
@@ -276,3 +288,6 @@ fn ends_by(session: &Session) -> How {
         Phase::Opening(_) | Phase::Open { .. } => How::Died,
     }
 }
+
+/// Steps that can be launched before the first of them is heard of: hours of them.
+const STEPS_AHEAD_MAX: u64 = 1 << 20;

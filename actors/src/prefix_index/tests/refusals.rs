@@ -257,3 +257,16 @@ fn a_heartbeat_of_an_engine_that_never_registered_is_refused() {
     let engine = Incarnation([0xee; 16]);
     assert_eq!(refused(&mut script, Heartbeat { engine, last_step: 0 }), Unknown::new("engine", engine).into());
 }
+
+#[test]
+fn an_end_behind_a_step_that_never_comes_is_refused() {
+    let mut script = Script::serving(0);
+    let session = script.open(&keys(1, 1));
+    let abort = |last_step| Abort { session, tenant: "a".to_owned(), last_step };
+    match refused(&mut script, abort(u64::MAX)) {
+        Refusal::Malformed(malformed) => assert_eq!(malformed.field, "last_step"),
+        other => panic!("{other:?}"),
+    }
+    script.ask(abort(0));
+    assert_eq!(script.counter("index.sessions"), 0);
+}
