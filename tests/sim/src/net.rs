@@ -244,7 +244,7 @@ impl Net {
         self.trace_hash = hash;
     }
 
-    /// Cuts two members off from each other until a [`Event::Heal`].
+    /// Cuts two members off from each other until a heal.
     pub fn cut(&mut self, a: Address, b: Address, ms: u64) {
         self.stats.partitions += 1;
         self.cuts.insert((a.min(b), a.max(b)));
