@@ -96,6 +96,18 @@ impl Index {
         Busy { queue: queue.to_owned(), bound: bound.into(), retry_ms: self.config.retry_ms }.into()
     }
 
+    /// One more request wants these pages: recency counts opens.
+    fn want(&mut self, nodes: &[NodeId], priority: u8) {
+        self.counts.opens += 1;
+        self.tick += 1;
+        for node in nodes {
+            self.tree.touch(*node, self.tick);
+            if priority > self.tree.page(*node).priority {
+                self.tree.set_priority(*node, priority);
+            }
+        }
+    }
+
     /// Matches, or parks behind a load that runs on the path, and asks for the pages of the first chunk.
     fn match_and_begin(
         &mut self,
@@ -120,17 +132,7 @@ impl Index {
         if found.cut_short.is_some() {
             self.counts.cut_short += 1;
         }
-        self.counts.opens += 1;
-        self.tick += 1;
-        for node in &nodes {
-            self.tree.touch(*node, self.tick);
-        }
-        if msg.priority > 0 {
-            for node in &nodes {
-                let priority = self.tree.page(*node).priority.max(msg.priority);
-                self.tree.set_priority(*node, priority);
-            }
-        }
+        self.want(&nodes, msg.priority);
         let hits = nodes[..found.l1 as usize].iter();
         let pages = hits.filter_map(|node| self.tree.page(*node).l1).collect::<Vec<PageId>>();
         assert_eq!(pages.len(), found.l1 as usize, "an L1 hit has an L1 page");
