@@ -2,16 +2,22 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use hicached::bus::server::{NatsServer, find_nats_server};
 
 fn hicached(args: &[&str]) -> Output {
+    command(args).output().expect("the program starts")
+}
+
+/// The program with no configuration in its environment.
+fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hicached"));
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("HICACHED__")) {
         command.env_remove(name);
     }
-    command.args(args).output().expect("the program starts")
+    command.args(args);
+    command
 }
 
 fn check_with(set: &[&str]) -> Output {
@@ -43,8 +49,11 @@ fn every_fault_of_a_configuration_is_said_at_once() {
         (&["group.cp_size=0", "group.name=a.b"], &["group.name is \"a.b\"", "make it 1..=64"]),
         (&["group.cp_size=65", "group.shared_kv=true", "l1.pages=650", "l2.pages=650"], &["make it 1..=64"]),
         (&["group.split=round_robin"], &["use \"zigzag\""]),
-        (&["group.page_tokens=96", "l2.tile_pages=3"], &["page_tokens is 96", "tile_pages is 3"]),
-        (&["group.page_tokens=8", "group.compute_tokens_min=9"], &["page_tokens is 8", "compute_tokens_min is 9"]),
+        (&["group.page_tokens=96", "l2.tile_pages=3"], &["group.page_tokens is 96", "l2.tile_pages is 3"]),
+        (
+            &["group.page_tokens=8", "group.compute_tokens_min=9"],
+            &["group.page_tokens is 8", "compute_tokens_min is 9"],
+        ),
         (&["group.page_tokens=1024"], &["page_tokens is 1024"]),
         (&["rank.copy_engine=cuda", "transfer.backend=nixl"], &["no CUDA engine", "transfer.backend is \"nixl\""]),
         (&["rank.copy_engine=rocm", "rank.copy_threads=0"], &["copy_engine is \"rocm\"", "copy_threads is 0"]),
@@ -119,10 +128,12 @@ fn every_fault_of_a_component_table_is_said_at_once() {
 
 #[test]
 fn a_plan_is_one_json_object() {
-    let output = check_with(&["group.cp_size=4", "group.shared_kv=true"]);
+    let folder = Folder::new("plan");
+    let pools = format!("rank.pool_folder={}", folder.0.display());
+    let output = check_with(&["group.cp_size=4", "group.shared_kv=true", "l2.pages=16", &pools]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     let plan: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    assert_eq!(plan["l2"]["tokens"], 16_384 * 64);
+    assert_eq!(plan["l2"]["tokens"], 16 * 64);
     assert_eq!(plan["l2"]["bytes"], plan["l2"]["bytes_per_rank"].as_u64().expect("a number") * 4);
 }
 
@@ -150,8 +161,18 @@ fn every_fault_of_a_replay_is_said_at_once() {
         (&["--cp", "0", "--concurrency", "0"], &["--concurrency is 0", "group.cp_size is 0"]),
         (&["--page-tokens", "100"], &["page_tokens is 100"]),
         (&["--free-room", "3,2"], &["l1.free_room is \"3,2\"", "l2.free_room is \"3,2\""]),
-        (&["--l1-pages", "4"], &["l1.pages is 4: the longest request of the trace has 10 pages"]),
+        (&["--l1-pages", "4"], &["the longest request of the trace has 10 pages, make it 10 or more"]),
         (&["--nats-url", "127.0.0.1:4222"], &["--nats-url is 127.0.0.1:4222: give --bus nats with it"]),
+        (&["--nats-url", "nats://me:secret@h"], &["--nats-url is nats://***@h: give --bus nats with it"]),
+        (
+            &["--set", "l1.pages=8", "--set", "bus.kind=nats", "--set", "l2.free_room=off"],
+            &[
+                "--set l1.pages: l1.pages is fixed here, use --l1-pages",
+                "--set bus.kind: bus.kind is fixed here, use --bus",
+                "--set l2.free_room: l2.free_room is fixed here, use --free-room",
+            ],
+        ),
+        (&["--set", "group.name=x"], &["group.name is fixed here, every run has a name of its own"]),
     ];
     for (args, faults) in table {
         let mut all = vec!["replay", "--json", "--trace", &trace];
@@ -198,7 +219,18 @@ fn a_bad_line_of_a_trace_is_named_with_field_and_value() {
     }
     let unnamed = folder.file("no-block-size.jsonl", good);
     assert_refused(&hicached(&["replay", "--trace", &unnamed]), &["says the block size"]);
-    assert_refused(&hicached(&["replay", "--trace", "/nonexistent.b64.jsonl"]), &["/nonexistent.b64.jsonl"]);
+    assert_refused(
+        &hicached(&["replay", "--trace", "/nonexistent.b64.jsonl"]),
+        &["/nonexistent.b64.jsonl: No such file"],
+    );
+    assert_refused(
+        &hicached(&["replay", "--trace", &folder.file("empty.b64.jsonl", "")]),
+        &["empty.b64.jsonl: has no request"],
+    );
+    let packed = folder.0.join("packed.b64.jsonl");
+    std::fs::write(&packed, [0x1f, 0x8b, 8, 0]).expect("written");
+    let packed = packed.to_str().expect("UTF-8");
+    assert_refused(&hicached(&["replay", "--trace", packed]), &["looks like gzip: name it .jsonl.gz"]);
 }
 
 #[test]
@@ -242,12 +274,103 @@ fn a_group_is_served_until_a_signal_and_keeps_its_pool_file() {
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
     let first = lines.next().expect("a line").expect("readable");
     assert!(first.contains("group served is served on the memory bus"), "{first}");
-    let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a process");
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it runs");
-    let status = child.wait().expect("it ends");
+    let code = end(&mut child, rustix::process::Signal::TERM);
     let rest: Vec<String> = lines.map_while(Result::ok).collect();
-    assert_eq!(status.code(), Some(0), "{rest:?}");
+    assert_eq!(code, Some(0), "{rest:?}");
     assert!(folder.0.join("hicached-served-rank0.pool").is_file());
+}
+
+#[test]
+fn what_a_pool_folder_does_not_allow_is_for_the_configuration_to_change() {
+    let folder = Folder::new("pools");
+    let pools = format!("rank.pool_folder={}", folder.0.display());
+    for command in ["check", "serve"] {
+        let missing = hicached(&[command, "--set", "rank.pool_folder=/nonexistent"]);
+        assert_refused(&missing, &["rank.pool_folder is /nonexistent: there is no such folder"]);
+        let large = hicached(&[command, "--set", &pools, "--set", "l2.pages=100000000"]);
+        assert_refused(&large, &["bytes are free and pools need"]);
+    }
+    let with = |pages: &'static str| command(&["serve", "--set", &pools, "--set", pages]);
+    let mut child = with("l2.pages=16").stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    lines.next().expect("a line").expect("readable");
+    assert_refused(&with("l2.pages=16").output().expect("it starts"), &["is held by another process"]);
+    assert_eq!(end(&mut child, rustix::process::Signal::TERM), Some(0));
+    let other = with("l2.pages=17").output().expect("it starts");
+    assert_refused(&other, &["slots is 16 in the file and 17 in this rank, name another rank.pool_folder"]);
+}
+
+#[test]
+fn a_signal_ends_a_run_with_its_number_and_leaves_nothing() {
+    for (signal, code) in [(rustix::process::Signal::INT, 130), (rustix::process::Signal::TERM, 143)] {
+        let folder = Folder::new(&format!("signal-{code}"));
+        let pools = format!("rank.pool_folder={}", folder.0.display());
+        let mut run = command(&["demo", "--requests", "1000000", "--set", &pools]);
+        let mut child = run.stderr(Stdio::null()).spawn().expect("the program starts");
+        while folder.is_empty() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(end(&mut child, signal), Some(code));
+        assert!(folder.is_empty(), "left behind");
+    }
+}
+
+#[test]
+fn nobody_has_to_read_what_is_said() {
+    let folder = Folder::new("unread");
+    let pools = format!("rank.pool_folder={}", folder.0.display());
+    let demo = ["demo", "--requests", "20", "--log", "debug", "--set", &pools];
+    let check = ["check", "--set", "l2.pages=16", "--set", &pools];
+    let unread = || {
+        let (reader, writer) = std::io::pipe().expect("a pipe");
+        drop(reader);
+        writer
+    };
+    for (args, code) in [(&demo[..], 0), (&check, 0), (&["check", "--set", "l1.pages=0"], 2)] {
+        let status = command(args).stdout(unread()).stderr(unread()).status().expect("it starts");
+        assert_eq!(status.code(), Some(code), "{args:?}");
+    }
+    for args in [&demo[..], &check, &["sim", "--steps", "100"]] {
+        let full = std::fs::File::create("/dev/full").expect("a device");
+        let output = command(args).stdout(full).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(1), "{args:?}");
+        assert!(stderr(&output).contains("standard output: No space left"), "{args:?}");
+    }
+    assert!(folder.is_empty(), "left behind");
+}
+
+#[test]
+fn the_environment_is_read_whole_by_every_command() {
+    let rows = [
+        ("HICACHED__L1__PAGES", "8", "HICACHED__L1__PAGES: l1.pages is fixed here"),
+        ("HICACHED__L1__PAGSE", "8", "l1.pagse: unknown field"),
+        ("HICACHED__CACHE__WRITE_POLICY", "never", "cache.write_policy"),
+    ];
+    for (name, value, fault) in rows {
+        let output = command(&["demo", "--requests", "1"]).env(name, value).output().expect("it starts");
+        assert_refused(&output, &[fault]);
+    }
+}
+
+#[test]
+fn a_broker_that_cannot_be_reached_is_named_without_its_password() {
+    let url = "nats://me:secret@127.0.0.1:1";
+    for args in [
+        &["demo", "--bus", "nats", "--nats-url", url][..],
+        &["serve", "--set", "bus.kind=nats", "--set", &format!("bus.url={url}"), "--set", "l2.pages=0"],
+        &["bench", "bus", "--runs", "1", "--requests", "1", "--nats-url", url],
+    ] {
+        let output = hicached(args);
+        assert_refused(&output, &["bus.url is nats://***@127.0.0.1:1: cannot connect to NATS: "]);
+        assert!(!stderr(&output).contains("secret"), "{args:?}");
+    }
+}
+
+/// Sends `signal` and waits for the exit code.
+fn end(child: &mut Child, signal: rustix::process::Signal) -> Option<i32> {
+    let pid = rustix::process::Pid::from_raw(child.id() as i32).expect("a process");
+    rustix::process::kill_process(pid, signal).expect("it runs");
+    child.wait().expect("it ends").code()
 }
 
 #[test]
@@ -293,7 +416,7 @@ fn a_replay_with_bytes_verifies_what_it_is_served() {
 }
 
 /// Keys in their order: tools read this object, so none is renamed, moved or left out.
-const KEYS: [&str; 35] = [
+const KEYS: [&str; 39] = [
     "trace",
     "bus",
     "page_tokens",
@@ -329,6 +452,10 @@ const KEYS: [&str; 35] = [
     "handover",
     "p50",
     "p99",
+    "control_only",
+    "concurrency",
+    "l1_pages",
+    "l2_pages",
 ];
 
 /// What the traces must hit.
@@ -390,6 +517,10 @@ impl Folder {
         let folder = std::env::temp_dir().join(format!("hicached-cli-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         Self(folder)
+    }
+
+    fn is_empty(&self) -> bool {
+        std::fs::read_dir(&self.0).expect("a folder").next().is_none()
     }
 
     fn file(&self, name: &str, text: &str) -> String {

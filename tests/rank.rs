@@ -191,7 +191,7 @@ fn after_a_kill_exactly_the_sealed_rows_are_left() {
     let Err(RankError::Pool(PoolError::Mismatch { field: "slots", file, mine, .. })) = mismatch else {
         panic!("{mismatch:?}")
     };
-    assert_eq!((file.as_str(), mine.as_str()), ("0xb", "0xc"));
+    assert_eq!((file.as_str(), mine.as_str()), ("11", "12"));
 
     let mut rig = Rig::unadopted(threads(), scratch, |_| ()).unwrap();
     rig.send_as(CONTROL, Address::Index, OpId::default(), RankIn::Adopt(Adopt { lease_ms: LEASE_MS }));

@@ -18,14 +18,13 @@ use hicached_client::tokens::PagePlan;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::bus::nats::NatsError;
 use crate::bus::server::{NatsServer, ServerError, find_nats_server};
 use crate::bus::{Bus, BusError, Frame, Inbox, Served, inbox};
 use crate::config::{BusKind, Checked, ConfigRefused};
 use crate::replay::folder::{Folder, FolderError};
 use crate::replay::options::{built_in, components};
 use crate::replay::outcome::Percentiles;
-use crate::shell::{LocalGroup, StartError, connect};
+use crate::shell::{LocalGroup, NoBroker, StartError, connect};
 
 /// Arguments of `bench bus`.
 #[derive(Args, Clone, Debug)]
@@ -55,6 +54,17 @@ pub struct Report {
     pub pages: u32,
     /// One per bus.
     pub buses: Vec<BusFigures>,
+    /// Buses that were not measured.
+    pub skipped: Vec<SkippedBus>,
+}
+
+/// A bus that was not measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct SkippedBus {
+    /// `nats`.
+    pub bus: &'static str,
+    /// Why not.
+    pub why: &'static str,
 }
 
 /// Figures over one bus: medians of the runs.
@@ -94,7 +104,7 @@ pub enum BusBenchError {
     Server(#[from] ServerError),
     /// No connection.
     #[error(transparent)]
-    Nats(#[from] NatsError),
+    NoBroker(#[from] NoBroker),
     /// No group.
     #[error(transparent)]
     Group(#[from] StartError),
@@ -122,6 +132,7 @@ pub enum BusBenchError {
 /// # Errors
 /// [`BusBenchError`].
 pub async fn run(args: &BusBenchArgs, mut progress: impl FnMut()) -> Result<Report, BusBenchError> {
+    let mut skipped = Vec::new();
     let mut buses = vec![measure(args, BusKind::Memory, "", &mut progress).await?];
     match (&args.nats_url, find_nats_server(Path::new("."))) {
         (Some(url), _) => buses.push(measure(args, BusKind::Nats, url, &mut progress).await?),
@@ -129,9 +140,9 @@ pub async fn run(args: &BusBenchArgs, mut progress: impl FnMut()) -> Result<Repo
             let server = NatsServer::start(&program, &[])?;
             buses.push(measure(args, BusKind::Nats, &server.url(), &mut progress).await?);
         }
-        (None, None) => tracing::warn!("skipped NATS: no nats-server in $NATS_SERVER, .tools/nats/bin or $PATH"),
+        (None, None) => skipped.push(SkippedBus { bus: BusKind::Nats.name(), why: NO_SERVER }),
     }
-    Ok(Report { requests: args.requests, runs: args.runs, pages: PAGES, buses })
+    Ok(Report { requests: args.requests, runs: args.runs, pages: PAGES, buses, skipped })
 }
 
 /// One run: percentiles of the raw request, `open`, `step` and `close`.
@@ -322,10 +333,14 @@ impl fmt::Display for Report {
             }
             write!(f, "\n{:<8}round trips per open: {}", bus.bus, bus.round_trips_per_open)?;
         }
+        for SkippedBus { bus, why } in &self.skipped {
+            write!(f, "\n{bus:<8}skipped: {why}")?;
+        }
         Ok(())
     }
 }
 
+const NO_SERVER: &str = "no nats-server in $NATS_SERVER, .tools/nats/bin or $PATH; --nats-url names one that runs";
 /// Full pages of one request.
 const PAGES: u32 = 16;
 /// About what an `open` of that many pages weighs.

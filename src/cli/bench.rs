@@ -4,7 +4,8 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Subcommand;
 
-use super::{Failure, Progress, print_json, runtime};
+use super::{Failure, Progress, output, print_json, runtime};
+use crate::bench::bus::BusBenchError;
 use crate::bench::{allocator, bus, index};
 use crate::replay::demo;
 
@@ -17,6 +18,22 @@ pub(super) enum Bench {
     Bus(bus::BusBenchArgs),
     /// Look-ups and inserts of the prefix index on a recorded trace
     Index(index::IndexArgs),
+}
+
+impl From<BusBenchError> for Failure {
+    fn from(error: BusBenchError) -> Self {
+        match error {
+            BusBenchError::Config(_) | BusBenchError::Folder(_) | BusBenchError::NoBroker(_) => {
+                Self::Usage(error.to_string())
+            }
+            BusBenchError::Server(_)
+            | BusBenchError::Group(_)
+            | BusBenchError::Engine(_)
+            | BusBenchError::Client(_)
+            | BusBenchError::Bus(_)
+            | BusBenchError::Failed { .. } => Self::Fault(error.to_string()),
+        }
+    }
 }
 
 pub(super) fn run(bench: &Bench) -> Result<(), Failure> {
@@ -38,7 +55,7 @@ pub(super) fn run(bench: &Bench) -> Result<(), Failure> {
                 progress.at(done);
             }));
             drop(progress);
-            let report = measured.map_err(|error| Failure::Fault(error.to_string()))?;
+            let report = measured?;
             print(args.json, &report)
         }
         Bench::Index(args) => {
@@ -52,6 +69,5 @@ fn print(json: bool, report: &(impl serde::Serialize + std::fmt::Display)) -> Re
     if json {
         return print_json(report);
     }
-    println!("{report}");
-    Ok(())
+    output::print(&report.to_string())
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{ConfigArgs, Failure, print_json};
+use super::{ConfigArgs, Failure, print, print_json};
 use crate::config::{Plan, TierPlan};
 
 /// Arguments of `check`.
@@ -20,20 +20,25 @@ pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
     if args.json {
         return print_json(&plan);
     }
-    print_plan(&plan);
-    Ok(())
+    print(&table(&plan))
 }
 
-fn print_plan(plan: &Plan) {
+fn table(plan: &Plan) -> String {
     let Plan { group, cp_size, page_tokens, record_bytes, .. } = plan;
-    println!("group {group}: {cp_size} ranks, pages of {page_tokens} tokens, {record_bytes} bytes each");
-    println!("{:<5}{:>12}{:>14}{:>18}{:>18}{:>12}", "tier", "pages", "tokens", "bytes per rank", "bytes", "free room");
+    let mut lines = vec![
+        format!("group {group}: {cp_size} ranks, pages of {page_tokens} tokens, {record_bytes} bytes each"),
+        format!(
+            "{:<5}{:>12}{:>14}{:>18}{:>18}{:>12}",
+            "tier", "pages", "tokens", "bytes per rank", "bytes", "free room"
+        ),
+    ];
     for (name, tier) in [("L1", &plan.l1), ("L2", &plan.l2)] {
         let TierPlan { pages, tokens, bytes_per_rank, bytes, low_pages_per_rank, high_pages_per_rank } = tier;
         let room = format!("{low_pages_per_rank},{high_pages_per_rank}");
-        println!("{name:<5}{pages:>12}{tokens:>14}{bytes_per_rank:>18}{bytes:>18}{room:>12}");
+        lines.push(format!("{name:<5}{pages:>12}{tokens:>14}{bytes_per_rank:>18}{bytes:>18}{room:>12}"));
     }
-    println!("host memory pinned: {} bytes per rank, {} in all", plan.l2.bytes_per_rank, plan.l2.bytes);
-    println!("longest request: {} tokens", plan.longest_request_tokens);
-    println!("metadata: {} bytes", plan.metadata_bytes);
+    lines.push(format!("host memory pinned: {} bytes per rank, {} in all", plan.l2.bytes_per_rank, plan.l2.bytes));
+    lines.push(format!("longest request: {} tokens", plan.longest_request_tokens));
+    lines.push(format!("metadata: {} bytes", plan.metadata_bytes));
+    lines.join("\n")
 }

@@ -1,9 +1,11 @@
 //! The command line. Figures go to standard output, progress and logs to standard error; the exit code is 0 when
-//! all went well, 1 when the run found a fault, 2 for bad usage or configuration.
+//! all went well, 1 when the run found a fault, 2 for bad usage or configuration, 128 and the signal's number when a
+//! signal ended it early.
 
 mod bench;
 mod check;
 mod options;
+mod output;
 mod progress;
 mod replay;
 mod serve;
@@ -16,6 +18,7 @@ use clap::{Parser, Subcommand};
 use crate::replay::demo::DemoArgs;
 use crate::replay::options::ReplayArgs;
 pub use options::ConfigArgs;
+use output::{print, print_json, say};
 pub use progress::Progress;
 
 /// Hierarchical KV-cache daemon for LLM serving.
@@ -56,6 +59,8 @@ pub enum Failure {
     Fault(String),
     /// Bad usage or configuration: exit code 2.
     Usage(String),
+    /// A signal of this number ended the run before it was over: exit code 128 and that number.
+    Interrupted(u8),
 }
 
 impl From<crate::config::ConfigRefused> for Failure {
@@ -71,12 +76,16 @@ pub fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::Fault(why)) => {
-            eprintln!("hicached: {why}");
+            say(&why);
             ExitCode::from(1)
         }
         Err(Failure::Usage(why)) => {
-            why.lines().for_each(|line| eprintln!("hicached: {line}"));
+            why.lines().for_each(say);
             ExitCode::from(2)
+        }
+        Err(Failure::Interrupted(signal)) => {
+            say("interrupted");
+            ExitCode::from(128 + signal)
         }
     }
 }
@@ -104,18 +113,13 @@ const RUNTIME_THREADS: usize = 2;
 fn start_log(filter: &str, json: bool) -> Result<(), Failure> {
     let filter = tracing_subscriber::EnvFilter::try_new(filter)
         .map_err(|error| Failure::Usage(format!("--log {filter}: {error}")))?;
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
+    // A log line that cannot be written is lost: saying so would go to the same place, and panic there.
+    let log = tracing_subscriber::fmt().log_internal_errors(false);
+    let log = log.with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
     if json {
         log.json().init()
     } else {
         log.init()
     }
-    Ok(())
-}
-
-/// One JSON object on a line of its own at the end of standard output.
-fn print_json(value: &impl serde::Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string(value).map_err(|error| Failure::Fault(format!("figures as JSON: {error}")))?;
-    println!("{text}");
     Ok(())
 }

@@ -6,6 +6,7 @@ use clap::Args;
 
 use crate::cli::Failure;
 use crate::config::{Checked, Layers, load};
+use crate::shell::check_pools;
 
 /// Where the configuration comes from.
 #[derive(Clone, Debug, Default, Args)]
@@ -19,15 +20,14 @@ pub struct ConfigArgs {
 }
 
 impl ConfigArgs {
-    /// Reads all layers and checks what they say.
+    /// Reads all layers, checks what they say and looks for the pool folder.
     ///
     /// # Errors
     /// Every fault at once.
     pub fn checked(&self) -> Result<Checked, Failure> {
-        let environment = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect();
-        let layers = Layers { file: self.config.clone(), set: self.set.clone(), environment };
-        Ok(load(&layers)?.checked()?)
+        let layers = Layers { file: self.config.clone(), set: self.set.clone(), ..Layers::default() };
+        let group = load(&layers.with_environment())?.checked()?;
+        check_pools(&group)?;
+        Ok(group)
     }
 }

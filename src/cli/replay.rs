@@ -2,7 +2,7 @@
 
 use futures_util::stream;
 
-use super::{Failure, Progress, print_json, runtime};
+use super::{Failure, Progress, print, print_json, runtime};
 use crate::replay::demo::DemoArgs;
 use crate::replay::options::ReplayArgs;
 use crate::replay::outcome::Outcome;
@@ -13,12 +13,11 @@ use crate::replay::workload::Workload;
 impl From<RunError> for Failure {
     fn from(error: RunError) -> Self {
         match error {
-            RunError::Bus(..) | RunError::Folder(_) | RunError::Config(_) => Self::Usage(error.to_string()),
-            RunError::Group(_)
-            | RunError::Engine(_)
-            | RunError::Client(_)
-            | RunError::Signal(_)
-            | RunError::Interrupted => Self::Fault(error.to_string()),
+            RunError::NoBroker(_) | RunError::Folder(_) | RunError::Config(_) => Self::Usage(error.to_string()),
+            RunError::Group(_) | RunError::Engine(_) | RunError::Client(_) | RunError::Signal(_) => {
+                Self::Fault(error.to_string())
+            }
+            RunError::Interrupted(signal) => Self::Interrupted(signal),
         }
     }
 }
@@ -54,7 +53,7 @@ fn finish(outcome: &Outcome, json: bool) -> Result<(), Failure> {
     if json {
         print_json(outcome)?;
     } else {
-        println!("{outcome}");
+        print(&outcome.to_string())?;
     }
     match outcome.fault() {
         Some(fault) => Err(Failure::Fault(fault)),

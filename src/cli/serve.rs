@@ -5,9 +5,10 @@ use std::time::Duration;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::{ConfigArgs, Failure, runtime};
-use crate::config::Checked;
-use crate::shell::{LocalGroup, connect};
+use super::{ConfigArgs, Failure, runtime, say};
+use crate::config::{BusKind, Checked};
+use crate::rank::{PoolError, RankError};
+use crate::shell::{LocalGroup, StartError, connect};
 
 /// Arguments of `serve`.
 #[derive(Debug, Args)]
@@ -29,15 +30,18 @@ async fn serve(group: &Checked, drain: Duration) -> Result<(), Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signal)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signal)?;
     let config = &group.config.bus;
-    let bus = connect(config).await.map_err(|error| Failure::Usage(format!("{}: {error}", config.url)))?;
-    let running = LocalGroup::start(group, bus.clone()).await.map_err(|error| Failure::Fault(error.to_string()))?;
+    let bus = connect(config).await.map_err(|error| Failure::Usage(error.to_string()))?;
+    let running = LocalGroup::start(group, bus.clone()).await.map_err(|error| not_started(group, &error))?;
     tracing::info!(group = group.config.group.name, control = ?running.control(), bus = config.kind.name(), "serving");
-    eprintln!("hicached: group {} is served on the {} bus", group.config.group.name, config.kind.name());
+    say(&format!("group {} is served on the {} bus", group.config.group.name, config.kind.name()));
+    if config.kind == BusKind::Memory {
+        say("the memory bus reaches nobody outside this process: engines of other processes need bus.kind=nats");
+    }
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    eprintln!("hicached: draining");
+    say("draining");
     let left = running.stop(drain).await;
     bus.close();
     if left.sessions + left.ops > 0 {
@@ -45,4 +49,25 @@ async fn serve(group: &Checked, drain: Duration) -> Result<(), Failure> {
         return Err(Failure::Fault(format!("{sessions} sessions and {ops} ops had not ended after {drain:?}")));
     }
     Ok(())
+}
+
+/// What a pool folder or a broker does not allow is for the configuration to change; anything else is a fault.
+fn not_started(group: &Checked, error: &StartError) -> Failure {
+    let StartError::Rank { source: RankError::Pool(pool), .. } = error else {
+        return match error {
+            StartError::SmallMessages { .. } => Failure::Usage(error.to_string()),
+            StartError::Serve { .. }
+            | StartError::Rank { .. }
+            | StartError::Pools(_)
+            | StartError::Thread(_)
+            | StartError::Gone => Failure::Fault(error.to_string()),
+        };
+    };
+    let change = match pool {
+        PoolError::Exists { .. } | PoolError::InUse { .. } => "or name another rank.pool_folder or group.name",
+        PoolError::Mismatch { .. } => "name another rank.pool_folder, or remove the file and lose its pages",
+        PoolError::Torn { .. } => "or name another rank.pool_folder",
+        PoolError::Io { .. } | PoolError::Shm(_) => "name a folder of a memory file system with room for the pools",
+    };
+    Failure::Usage(format!("rank.pool_folder is {}: {error}, {change}", group.config.rank.pool_folder.display()))
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use hicached_sim::Options;
 use serde::Serialize;
 
-use super::{Failure, Progress, print_json};
+use super::{Failure, Progress, print, print_json};
 
 /// Arguments of `sim`.
 #[derive(Debug, Args)]
@@ -57,13 +57,8 @@ pub(super) fn run(args: &SimArgs) -> Result<(), Failure> {
     if args.json {
         print_json(&found)?;
     } else {
-        println!(
-            "{} seeds from {}: {} machine steps, {} violations",
-            found.seeds,
-            found.seed,
-            found.steps,
-            found.violations.len()
-        );
+        let Found { seed, seeds, steps, violations } = &found;
+        print(&format!("{seeds} seeds from {seed}: {steps} machine steps, {} violations", violations.len()))?;
     }
     match found.violations.first() {
         None => Ok(()),

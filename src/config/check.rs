@@ -2,9 +2,9 @@
 
 use hicached_actors::allocator::{Marks, SLOTS_MAX};
 use hicached_actors::protocol::{CP_SIZE_MAX, ComponentSpec, HEADER_BYTES_MAX, Manifest};
-use hicached_kernels::layout::{Component, LAYERS_MAX, Layout};
+use hicached_kernels::layout::{Component, LAYERS_MAX, Layout, LayoutError};
 
-use super::{BusKind, ComponentConfig, Config, ConfigRefused};
+use super::{BusKind, ComponentConfig, Config, ConfigRefused, masked};
 
 /// A configuration without contradictions, with what follows from it.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ impl Config {
         let components = self.check_components(&mut faults);
         let layout = Layout::new(self.group.page_tokens, components, self.l2.tile_pages);
         if let Err(refused) = &layout {
-            faults.0.extend(refused.faults.iter().map(|fault| format!("group and model: {fault}")));
+            faults.0.extend(refused.faults.iter().map(layout_fault));
         }
         let l1_room = faults.take("l1.free_room", FreeRoom::parse(&self.l1.free_room));
         let l2_room = faults.take("l2.free_room", FreeRoom::parse(&self.l2.free_room));
@@ -121,11 +121,11 @@ impl Config {
         });
         let (compute_min, page_tokens) = (group.compute_tokens_min, group.page_tokens);
         faults.unless(compute_min <= page_tokens, || {
-            format!("group.compute_tokens_min is {compute_min}: make it at most page_tokens, {page_tokens}")
+            format!("group.compute_tokens_min is {compute_min}: make it at most group.page_tokens, {page_tokens}")
         });
         let chunk = group.chunk_tokens_max;
         faults.unless(chunk >= page_tokens.max(1), || {
-            format!("group.chunk_tokens_max is {chunk}: make it at least page_tokens, {page_tokens}")
+            format!("group.chunk_tokens_max is {chunk}: make it at least group.page_tokens, {page_tokens}")
         });
         faults.unless(group.request_pages_max > 0, || "group.request_pages_max is 0: make it at least 1".to_owned());
     }
@@ -198,7 +198,7 @@ impl Config {
         let bus = &self.bus;
         faults.unless(
             bus.kind == BusKind::Memory || bus.url.starts_with("nats://") || bus.url.starts_with("tls://"),
-            || format!("bus.url is {:?}: write nats://HOST:PORT or tls://HOST:PORT", bus.url),
+            || format!("bus.url is {:?}: write nats://HOST:PORT or tls://HOST:PORT", masked(&bus.url)),
         );
         faults.unless((INBOX_FRAMES_MIN..=INBOX_FRAMES_MAX).contains(&bus.inbox_frames), || {
             let bound = bus.inbox_frames;
@@ -274,6 +274,15 @@ impl Faults {
 
     fn take<T>(&mut self, key: &str, read: Result<T, String>) -> Option<T> {
         read.map_err(|fault| self.0.push(format!("{key} {fault}"))).ok()
+    }
+}
+
+/// A fault of the layout under the key that caused it.
+fn layout_fault(fault: &LayoutError) -> String {
+    match fault {
+        LayoutError::PageTokens { .. } => format!("group.{fault}"),
+        LayoutError::TilePages { .. } => format!("l2.{fault}"),
+        _ => format!("model.components: {fault}"),
     }
 }
 

@@ -22,6 +22,30 @@ pub struct Layers {
     pub environment: Vec<(String, String)>,
 }
 
+impl Layers {
+    /// The same, with the environment of this process.
+    pub fn with_environment(self) -> Self {
+        let environment = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        Self { environment, ..self }
+    }
+
+    /// What the environment and `set` say, as their writer knows it, and the key that each means.
+    pub fn named(&self) -> Vec<(String, String)> {
+        let variable = |name: &str| {
+            let key = name.strip_prefix("HICACHED__")?.to_lowercase().replace("__", ".");
+            Some((name.to_owned(), key))
+        };
+        let variables = self.environment.iter().filter_map(|(name, _)| variable(name));
+        let flag = |set: &String| {
+            let key = set.split_once('=')?.0.trim();
+            Some((format!("--set {key}"), key.to_lowercase()))
+        };
+        variables.chain(self.set.iter().filter_map(flag)).collect()
+    }
+}
+
 /// Merges the layers into one typed configuration. The result is not cross-checked: see [`Config::checked`].
 ///
 /// # Errors
@@ -60,7 +84,7 @@ fn merge(layers: &Layers, faults: &mut Vec<String>) -> Result<Map<String, Value>
         };
         match builder.clone().set_override(key.trim(), typed(value.trim())) {
             Ok(with) => builder = with,
-            Err(error) => faults.push(format!("--set {set}: {error}")),
+            Err(error) => faults.push(format!("--set {key}: {error}")),
         }
     }
     let merged = builder.build().map_err(|error| format!("configuration: {error}"))?;

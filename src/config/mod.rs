@@ -6,6 +6,7 @@
 
 mod check;
 mod load;
+mod masked;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,7 @@ use serde::Deserialize;
 
 pub use check::{Checked, FreeRoom, message_bytes_for};
 pub use load::{DEFAULTS, Layers, load};
+pub use masked::masked;
 pub use plan::{Plan, TierPlan};
 
 /// Everything that can be configured.

@@ -33,6 +33,13 @@ pub struct PoolSpec<'a> {
     pub slots: u32,
 }
 
+impl PoolSpec<'_> {
+    /// Bytes of such a file.
+    pub fn file_bytes(self) -> u64 {
+        Places::of(self).file_bytes
+    }
+}
+
 /// The pool file of a rank, mapped and locked.
 #[derive(Debug)]
 pub struct PoolFile {
@@ -111,7 +118,9 @@ impl PoolFile {
         }
         for (at, field) in FIELDS.iter().enumerate() {
             if found[at] != wanted[at] {
-                let (file, mine) = (format!("{:#x}", found[at]), format!("{:#x}", wanted[at]));
+                let is_opaque = *field == "magic" || field.starts_with("manifest digest");
+                let [file, mine] = [found, wanted]
+                    .map(|header| if is_opaque { format!("{:#x}", header[at]) } else { header[at].to_string() });
                 return Err(PoolError::Mismatch { path: path.into(), field, file, mine });
             }
         }

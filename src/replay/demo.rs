@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 use futures_util::stream;
 
-use super::options::{BusArgs, built_in, components};
+use super::options::{BusArgs, Fixed, built_in, components};
 use super::outcome::Outcome;
 use super::run::{Run, RunError};
 use super::workload::Workload;
@@ -34,8 +34,14 @@ impl DemoArgs {
     /// # Errors
     /// Every fault of the arguments at once.
     pub fn group(&self) -> Result<Checked, ConfigRefused> {
-        let mut config = demo_group(&self.on.set, false)?;
         let mut faults = Vec::new();
+        let mut config = match self.on.layered(&FIXED, &mut faults) {
+            Ok(config) => demo_group(config, false),
+            Err(refused) => {
+                faults.extend(refused.faults);
+                return Err(ConfigRefused { faults });
+            }
+        };
         self.on.write(&mut config, &mut faults);
         match config.checked() {
             Ok(group) if faults.is_empty() => Ok(group),
@@ -47,8 +53,7 @@ impl DemoArgs {
 
 /// Four ranks with target and draft. The device holds a few requests, the host less than the conversations that are
 /// under way, and more requests are in flight than the device can hold at their longest.
-fn demo_group(set: &[String], control_only: bool) -> Result<Config, ConfigRefused> {
-    let mut config = built_in(set)?;
+fn demo_group(mut config: Config, control_only: bool) -> Config {
     config.group.cp_size = 4;
     config.group.shared_kv = true;
     config.group.chunk_tokens_max = CHUNK_TOKENS;
@@ -56,7 +61,7 @@ fn demo_group(set: &[String], control_only: bool) -> Result<Config, ConfigRefuse
     config.l1.pages = L1_PAGES;
     config.l2.pages = L2_PAGES;
     config.group.request_pages_max = Workload::longest_pages(config.group.page_tokens);
-    Ok(config)
+    config
 }
 
 /// Serves the workload without bytes until `stop` is set: something to measure beside.
@@ -64,7 +69,7 @@ fn demo_group(set: &[String], control_only: bool) -> Result<Config, ConfigRefuse
 /// # Errors
 /// [`RunError`].
 pub async fn until(stop: &AtomicBool) -> Result<Outcome, RunError> {
-    let group = demo_group(&[], true)?.checked()?;
+    let group = demo_group(built_in(&[])?, true).checked()?;
     let run = Run::demo(&group, 1);
     let workload = Workload::new(1, &group.manifest).take_while(|_| !stop.load(Ordering::Relaxed));
     run.run(stream::iter(workload), None, |_| ()).await
@@ -84,6 +89,14 @@ impl<'a> Run<'a> {
     }
 }
 
+/// Keys that the demo sets itself.
+const FIXED: [Fixed; 5] = [
+    ("group.cp_size", "the demo has four ranks"),
+    ("group.shared_kv", "the demo has four ranks"),
+    ("group.chunk_tokens_max", "the demo has chunks of its own"),
+    ("l1.pages", "the demo has tiers of its own, replay has --l1-pages"),
+    ("l2.pages", "the demo has tiers of its own, replay has --l2-pages"),
+];
 /// Tokens of one prefill chunk.
 const CHUNK_TOKENS: u32 = 1_024;
 /// Requests in flight.

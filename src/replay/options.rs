@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::trace::{Request, Trace};
-use crate::config::{BusKind, Checked, ComponentConfig, Config, ConfigRefused, Layers, load};
+use crate::config::{BusKind, Checked, ComponentConfig, Config, ConfigRefused, Layers, load, masked};
 
 /// Arguments of `hicached replay`.
 #[derive(Clone, Debug, Args)]
@@ -54,7 +54,7 @@ pub struct BusArgs {
     /// Where NATS is; 127.0.0.1:4222 when not given
     #[arg(long, value_name = "URL")]
     pub nats_url: Option<String>,
-    /// A key of the configuration that no other argument sets, such as cache.write_policy; may be repeated
+    /// A key of the configuration that no argument sets, such as cache.write_policy; may be repeated
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
 }
@@ -94,10 +94,18 @@ impl ReplayArgs {
         }
         let longest_tokens = trace.iter().flat_map(|trace| &trace.requests).map(|request| request.input_length).max();
         let longest_pages = longest_tokens.unwrap_or(0).div_ceil(u64::from(self.page_tokens.max(1)));
-        let config = self.config(longest_pages, &mut faults)?;
+        let config = match self.config(longest_pages, &mut faults) {
+            Ok(config) => config,
+            Err(refused) => {
+                faults.extend(refused.faults);
+                return Err(ConfigRefused { faults });
+            }
+        };
         if longest_pages > u64::from(self.l1_pages) {
-            let have = self.l1_pages;
-            faults.push(format!("l1.pages is {have}: the longest request of the trace has {longest_pages} pages"));
+            let (have, need) = (self.l1_pages, longest_pages.next_multiple_of(self.cp.max(1).into()));
+            faults.push(format!(
+                "l1.pages is {have}: the longest request of the trace has {longest_pages} pages, make it {need} or more"
+            ));
         }
         let group = config.checked().map_err(|refused| faults.extend(refused.faults)).ok();
         match (group, trace) {
@@ -119,7 +127,7 @@ impl ReplayArgs {
     }
 
     fn config(&self, longest_pages: u64, faults: &mut Vec<String>) -> Result<Config, ConfigRefused> {
-        let mut config = built_in(&self.on.set)?;
+        let mut config = self.on.layered(&FIXED, faults)?;
         self.on.write(&mut config, faults);
         config.group.cp_size = self.cp;
         config.group.shared_kv = self.cp > 1;
@@ -137,12 +145,29 @@ impl ReplayArgs {
 }
 
 impl BusArgs {
+    /// The defaults with the environment and `set` above them, as [`built_in`]. Keys of `fixed` that one of them
+    /// names are added to the faults: a value that has no effect is never taken.
+    ///
+    /// # Errors
+    /// What cannot be read.
+    pub(super) fn layered(&self, fixed: &[Fixed], faults: &mut Vec<String>) -> Result<Config, ConfigRefused> {
+        let layers = Layers { set: self.set.clone(), ..Layers::default() }.with_environment();
+        for (said, named) in layers.named() {
+            let names =
+                |key: &str| named.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('['));
+            if let Some((key, instead)) = fixed.iter().chain(&FIXED_EVERYWHERE).find(|(key, _)| names(key)) {
+                faults.push(format!("{said}: {key} is fixed here, {instead}"));
+            }
+        }
+        of_a_run(&layers)
+    }
+
     /// Writes the bus into `config`.
     pub(super) fn write(&self, config: &mut Config, faults: &mut Vec<String>) {
         config.bus.kind = self.bus;
         if let Some(url) = &self.nats_url {
             if self.bus == BusKind::Memory {
-                faults.push(format!("--nats-url is {url}: give --bus nats with it, or leave it out"));
+                faults.push(format!("--nats-url is {}: give --bus nats with it, or leave it out", masked(url)));
             }
             config.bus.url = if url.contains("://") { url.clone() } else { format!("nats://{url}") };
         }
@@ -154,7 +179,11 @@ impl BusArgs {
 /// # Errors
 /// What `set` says cannot be read.
 pub fn built_in(set: &[String]) -> Result<Config, ConfigRefused> {
-    let mut config = load(&Layers { set: set.to_vec(), ..Layers::default() })?;
+    of_a_run(&Layers { set: set.to_vec(), ..Layers::default() })
+}
+
+fn of_a_run(layers: &Layers) -> Result<Config, ConfigRefused> {
+    let mut config = load(layers)?;
     config.group.name = format!("run-{}", uuid::Uuid::new_v4().simple());
     Ok(config)
 }
@@ -177,6 +206,30 @@ pub fn components(page_tokens: u32, control_only: bool) -> Vec<ComponentConfig> 
     ];
     all.into_iter().flatten().collect()
 }
+
+/// A key that a command sets itself, and what to do in place of setting it.
+pub(super) type Fixed = (&'static str, &'static str);
+
+/// Keys that no run takes from elsewhere.
+const FIXED_EVERYWHERE: [Fixed; 5] = [
+    ("group.name", "every run has a name of its own"),
+    ("group.request_pages_max", "it follows from the longest request"),
+    ("model.components", "pages of a run are miniature"),
+    ("bus.kind", "use --bus"),
+    ("bus.url", "use --nats-url"),
+];
+
+/// Keys that the arguments of a replay set.
+const FIXED: [Fixed; 8] = [
+    ("group.cp_size", "use --cp"),
+    ("group.shared_kv", "it follows from --cp"),
+    ("group.page_tokens", "use --page-tokens"),
+    ("group.compute_tokens_min", "it follows from --control-only"),
+    ("l1.pages", "use --l1-pages"),
+    ("l2.pages", "use --l2-pages"),
+    ("l1.free_room", "use --free-room"),
+    ("l2.free_room", "use --free-room"),
+];
 
 fn order(requests: &[Request], order: Order) -> Vec<usize> {
     let mut sent: Vec<usize> = (0..requests.len()).collect();

@@ -42,6 +42,14 @@ pub struct Outcome {
     pub wall_s: f64,
     /// Times of answered requests.
     pub latency_us: LatencyUs,
+    /// No bytes were moved or compared.
+    pub control_only: bool,
+    /// Most requests in flight.
+    pub concurrency: u64,
+    /// Usable device pages of the group.
+    pub l1_pages: u32,
+    /// Host pages of the group.
+    pub l2_pages: u32,
 }
 
 /// Hit pages per tier.
@@ -114,10 +122,12 @@ impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { trace, bus, page_tokens, cp, requests, requests_ended, full_pages, hit_pages, pages, .. } = self;
         writeln!(f, "{trace} over the {bus} bus: {cp} ranks, pages of {page_tokens} tokens, {:.2} s", self.wall_s)?;
-        let mut row = |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:<24}{value:>14}");
+        let mut row = |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:<36}{value:>14}");
         row("requests", requests)?;
         row("requests ended", requests_ended)?;
         row("full pages", full_pages)?;
+        let hits = hit_pages.l1 + hit_pages.l2;
+        row("hit ratio, %", &format!("{:.1}", 100.0 * hits as f64 / (*full_pages).max(1) as f64))?;
         row("hit tokens, L1", &(hit_pages.l1 * u64::from(*page_tokens)))?;
         row("hit tokens, L2", &(hit_pages.l2 * u64::from(*page_tokens)))?;
         row("pages backed up", &pages.backed_up)?;
@@ -125,16 +135,20 @@ impl fmt::Display for Outcome {
         row("pages evicted, L1", &pages.evicted_l1)?;
         row("pages evicted, L2", &pages.evicted_l2)?;
         for (code, count) in &self.refusals {
-            row(&format!("refused, {code}"), count)?;
+            row(&format!("refused and asked again, {code}"), count)?;
         }
-        row("bytes verified", &self.bytes_verified)?;
-        row("mismatches", &self.mismatches)?;
+        if self.control_only {
+            row("bytes moved or compared", &"none: control only")?;
+        } else {
+            row("bytes verified", &self.bytes_verified)?;
+            row("mismatches", &self.mismatches)?;
+        }
         row("leaked pages", &self.leaked_pages)?;
         let LatencyUs { open, commit, load, .. } = self.latency_us;
         for (name, Percentiles { p50, p99 }) in [("open", open), ("commit", commit), ("load", load)] {
             row(&format!("{name}, p50 / p99 us"), &format!("{p50} / {p99}"))?;
         }
-        write!(f, "{:<24}{}", "hits per request", self.per_request_sha256)
+        write!(f, "{:<36}{}", "SHA-256 of the hits per request", self.per_request_sha256)
     }
 }
 

@@ -9,14 +9,13 @@ use hicached_actors::protocol::{Address, Flush, Keys};
 use hicached_client::client::{Client, ClientError};
 use hicached_client::engine::{Engine, EngineConfig, EngineError, Hit, Prompt, Report};
 use sha2::{Digest, Sha256};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use super::folder::{Folder, FolderError};
 use super::outcome::{HitPages, LatencyUs, MovedPages, Outcome, Percentiles};
-use crate::bus::nats::NatsError;
 use crate::config::{Checked, ConfigRefused};
-use crate::shell::{LocalGroup, StartError, connect};
+use crate::shell::{LocalGroup, NoBroker, StartError, connect};
 
 /// What is run.
 #[derive(Debug)]
@@ -39,8 +38,8 @@ pub struct Run<'a> {
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// No broker.
-    #[error("{0}: {1}")]
-    Bus(String, #[source] NatsError),
+    #[error(transparent)]
+    NoBroker(#[from] NoBroker),
     /// The group does not pass its own check.
     #[error(transparent)]
     Config(#[from] ConfigRefused),
@@ -59,9 +58,9 @@ pub enum RunError {
     /// Signals cannot be heard.
     #[error("signals: {0}")]
     Signal(std::io::Error),
-    /// Ended by a signal.
+    /// Ended by the signal of this number.
     #[error("interrupted")]
-    Interrupted,
+    Interrupted(u8),
 }
 
 impl Run<'_> {
@@ -76,11 +75,13 @@ impl Run<'_> {
         in_file_order: Option<&[usize]>,
         mut progress: impl FnMut(u64),
     ) -> Result<Outcome, RunError> {
-        let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Signal)?;
+        let mut signals = Signals::heard().map_err(RunError::Signal)?;
         let mut group = self.group.clone();
         let _folder = Folder::create(&mut group)?;
-        let bus_config = &group.config.bus;
-        let bus = connect(bus_config).await.map_err(|error| RunError::Bus(bus_config.url.clone(), error))?;
+        let bus = tokio::select! {
+            bus = connect(&group.config.bus) => bus?,
+            number = signals.next() => return Err(RunError::Interrupted(number)),
+        };
         let running = LocalGroup::start(&group, bus.clone()).await?;
         let mut engine = Engine::start(bus.clone(), self.engine_config(&group)).await?;
         serving(&running).await;
@@ -92,8 +93,7 @@ impl Run<'_> {
         let served = tokio::select! {
             report = engine.run(prompts, count) => Ok(report),
             never = tell_of_stalls(&running, &over) => match never {},
-            _ = tokio::signal::ctrl_c() => Err(RunError::Interrupted),
-            _ = terminate.recv() => Err(RunError::Interrupted),
+            number = signals.next() => Err(RunError::Interrupted(number)),
         };
         let outcome = match served {
             Ok(report) => self.measure(report, in_file_order, &running, engine.client()).await,
@@ -158,7 +158,33 @@ impl Run<'_> {
                 load: Percentiles::of_ns(report.latencies.load_ns),
                 handover: Percentiles::default(),
             },
+            control_only: self.group.layout.record_bytes() == 0,
+            concurrency: self.sessions as u64,
+            l1_pages: config.l1.pages,
+            l2_pages: config.l2.pages,
         })
+    }
+}
+
+/// The signals that end a run early.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    /// From now on these signals end nothing by themselves, so that a run can leave nothing behind.
+    fn heard() -> std::io::Result<Self> {
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    /// The number of the next one.
+    async fn next(&mut self) -> u8 {
+        let kind = tokio::select! {
+            _ = self.interrupt.recv() => SignalKind::interrupt(),
+            _ = self.terminate.recv() => SignalKind::terminate(),
+        };
+        u8::try_from(kind.as_raw_value()).expect("signals have small numbers")
     }
 }
 

@@ -1,5 +1,6 @@
 //! Machines and ranks as a configuration wants them.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -14,8 +15,8 @@ use hicached_actors::writer::{Writer, WriterConfig};
 
 use super::hosted::Bell;
 use crate::bus::{Bus, BusError};
-use crate::config::{Checked, Contiguity, WritePolicy, message_bytes_for};
-use crate::rank::{CopyThreads, RankError, RankHost, RankSetup};
+use crate::config::{Checked, ConfigRefused, Contiguity, WritePolicy, message_bytes_for};
+use crate::rank::{CopyThreads, PoolSpec, RankError, RankHost, RankSetup};
 
 /// Why a group does not start.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +65,42 @@ pub(super) fn check_bus(group: &Checked, bus: &dyn Bus) -> Result<(), StartError
     if bytes > limit { Err(StartError::SmallMessages { limit, pages, bytes }) } else { Ok(()) }
 }
 
+/// Refuses a pool folder that is not there, or has too little room for the pool files that are still to be made.
+///
+/// # Errors
+/// The fault, naming its key and what to change.
+pub fn check_pools(group: &Checked) -> Result<(), ConfigRefused> {
+    let folder = &group.config.rank.pool_folder;
+    let refused =
+        |fault| Err(ConfigRefused { faults: vec![format!("rank.pool_folder is {}: {fault}", folder.display())] });
+    if !folder.is_dir() {
+        return refused("there is no such folder, make it or name another".to_owned());
+    }
+    let wanted = |rank: Rank| {
+        let spec = PoolSpec { manifest: &group.manifest, layout: &group.layout, rank, slots: host_slots(group) };
+        if pool_file(group, rank).exists() { 0 } else { spec.file_bytes() }
+    };
+    let wanted_bytes: u64 = (0..group.config.group.cp_size).map(|rank| wanted(Rank(rank))).sum();
+    match rustix::fs::statvfs(folder) {
+        Ok(room) => {
+            let free_bytes = room.f_bavail.saturating_mul(room.f_frsize);
+            if wanted_bytes <= free_bytes {
+                return Ok(());
+            }
+            refused(format!("{free_bytes} bytes are free and pools need {wanted_bytes}, make room or lower l2.pages"))
+        }
+        Err(error) => refused(format!("{error}")),
+    }
+}
+
+fn pool_file(group: &Checked, rank: Rank) -> PathBuf {
+    group.config.rank.pool_folder.join(format!("hicached-{}-rank{}.pool", group.config.group.name, rank.0))
+}
+
+fn host_slots(group: &Checked) -> u32 {
+    group.config.l2.pages / u32::from(group.config.group.cp_size)
+}
+
 /// The threads that copy for all ranks of this process.
 pub(super) fn copy_threads(group: &Checked) -> Result<Arc<CopyThreads>, StartError> {
     let ranks = usize::from(group.config.group.cp_size);
@@ -79,13 +116,12 @@ pub(super) fn rank(
     payload_bytes_max: usize,
 ) -> Result<RankHost, StartError> {
     let config = &group.config;
-    let name = format!("hicached-{}-rank{}.pool", config.group.name, rank.0);
     let setup = RankSetup {
         manifest: group.manifest.clone(),
         rank,
         incarnation: Incarnation(uuid::Uuid::new_v4().into_bytes()),
-        pool_file: config.rank.pool_folder.join(name),
-        host_slots: config.l2.pages / u32::from(config.group.cp_size),
+        pool_file: pool_file(group, rank),
+        host_slots: host_slots(group),
         fingerprints: config.cache.fingerprints,
         payload_bytes_max,
     };

@@ -1,6 +1,7 @@
 //! One member of a group as an actix actor: its inbox is a stream of frames, its clock one timer.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -330,7 +331,8 @@ struct EndProcess(Address);
 
 impl Drop for EndProcess {
     fn drop(&mut self) {
-        eprintln!("hicached: {} contradicts itself, the process ends", self.0);
+        // The process ends either way, whether or not somebody can read why.
+        writeln!(std::io::stderr(), "hicached: {} contradicts itself, the process ends", self.0).ok();
         std::process::abort();
     }
 }

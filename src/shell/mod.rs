@@ -11,9 +11,9 @@ mod group;
 mod hosted;
 mod post;
 
-pub use build::StartError;
+pub use build::{StartError, check_pools};
 pub use clock::Clock;
-pub use connect::connect;
+pub use connect::{NoBroker, connect};
 pub use group::{ActorFigures, LocalGroup};
 pub use hosted::{Bell, Figures, Hostable, Hosted, Start};
 pub use post::{Post, PostFigures};

@@ -58,19 +58,41 @@ pub enum TraceError {
         /// The file.
         path: PathBuf,
     },
-    /// The file cannot be opened or read.
+    /// The file cannot be opened.
+    #[error("{path}: {source}")]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The file is packed and its name does not say so.
+    #[error("{path}: looks like gzip: name it .jsonl.gz")]
+    Packed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// There is no request in it.
+    #[error("{path}: has no request")]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be read.
     #[error("{path}, line {line}: {source}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// The line that was to be read next, 0 when the file did not open.
+        /// The line that was to be read next.
         line: u64,
         /// What the system said.
         source: io::Error,
     },
     /// A line is no request.
-    #[error("line {line}: {field} = {value}: {problem}")]
+    #[error("{path}, line {line}: {field} = {value}: {problem}")]
     Line {
+        /// The file.
+        path: PathBuf,
         /// Counted from 1.
         line: u64,
         /// The field, `line` for the line as a whole.
@@ -81,8 +103,10 @@ pub enum TraceError {
         problem: Problem,
     },
     /// There are more requests than a replay holds.
-    #[error("more than {limit} requests")]
+    #[error("{path}: more than {limit} requests")]
     TooManyRequests {
+        /// The file.
+        path: PathBuf,
         /// The limit.
         limit: usize,
     },
@@ -141,32 +165,39 @@ impl Trace {
     /// The first thing that is wrong with it.
     pub fn open(path: &Path) -> Result<Self, TraceError> {
         let block_units = block_units(path).ok_or_else(|| TraceError::Name { path: path.into() })?;
-        let fail = |line, source| TraceError::Io { path: path.into(), line, source };
-        let file = File::open(path).map_err(|source| fail(0, source))?;
+        let file = File::open(path).map_err(|source| TraceError::Open { path: path.into(), source })?;
         let is_packed = path.extension().is_some_and(|extension| extension == "gz");
         let bytes: Box<dyn Read> = if is_packed { Box::new(MultiGzDecoder::new(file)) } else { Box::new(file) };
-        Self::read(BufReader::with_capacity(1 << 18, bytes), block_units, fail)
+        Self::read(BufReader::with_capacity(1 << 18, bytes), block_units, path)
     }
 
-    fn read(
-        mut from: impl BufRead,
-        block_units: u64,
-        fail: impl Fn(u64, io::Error) -> TraceError,
-    ) -> Result<Self, TraceError> {
+    /// Reads lines that stand at `path`.
+    fn read(mut from: impl BufRead, block_units: u64, path: &Path) -> Result<Self, TraceError> {
         let mut requests: Vec<Request> = Vec::new();
         let mut line = Vec::new();
         for number in 1.. {
             line.clear();
             let mut limited = (&mut from).take(LINE_BYTES_MAX as u64 + 1);
-            if limited.read_until(b'\n', &mut line).map_err(|source| fail(number, source))? == 0 {
+            if limited.read_until(b'\n', &mut line).map_err(|source| TraceError::Io {
+                path: path.into(),
+                line: number,
+                source,
+            })? == 0
+            {
                 break;
             }
+            if number == 1 && line.starts_with(&GZIP_MAGIC) {
+                return Err(TraceError::Packed { path: path.into() });
+            }
             if requests.len() == REQUESTS_MAX {
-                return Err(TraceError::TooManyRequests { limit: REQUESTS_MAX });
+                return Err(TraceError::TooManyRequests { path: path.into(), limit: REQUESTS_MAX });
             }
             let previous_ms = requests.last().map_or(0, |request| request.timestamp_ms);
-            let request = parse(&line, block_units, previous_ms).map_err(|bad| bad.at(number))?;
+            let request = parse(&line, block_units, previous_ms).map_err(|bad| bad.at(path, number))?;
             requests.push(request);
+        }
+        if requests.is_empty() {
+            return Err(TraceError::Empty { path: path.into() });
         }
         Ok(Self { block_units, requests })
     }
@@ -196,8 +227,8 @@ impl Bad {
         Self { field: field.into(), value, problem }
     }
 
-    fn at(self, line: u64) -> TraceError {
-        TraceError::Line { line, field: self.field, value: self.value, problem: self.problem }
+    fn at(self, path: &Path, line: u64) -> TraceError {
+        TraceError::Line { path: path.into(), line, field: self.field, value: self.value, problem: self.problem }
     }
 }
 
@@ -272,6 +303,9 @@ fn explain(line: &[u8], error: &serde_json::Error) -> Bad {
 
 const FIELDS: [&str; 7] =
     ["timestamp", "input_length", "output_length", "hash_ids", "session", "worker", "cached_tokens"];
+
+/// What a gzip file begins with.
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 
 /// Longest line: a million ids of 12 digits.
 const LINE_BYTES_MAX: usize = 16 << 20;

@@ -1,7 +1,7 @@
 use super::*;
 
 fn read(lines: &str) -> Result<Trace, TraceError> {
-    Trace::read(lines.as_bytes(), 512, |line, source| TraceError::Io { path: "memory".into(), line, source })
+    Trace::read(lines.as_bytes(), 512, Path::new("memory"))
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn a_bad_line_is_refused_with_its_number_its_field_and_its_value() {
     for (bad, field, value, problem) in rows {
         let good = r#"{"timestamp":2,"input_length":1,"output_length":1,"hash_ids":[]}"#;
         match read(&format!("{good}\n{bad}\n")) {
-            Err(TraceError::Line { line, field: f, value: v, problem: p }) => {
+            Err(TraceError::Line { line, field: f, value: v, problem: p, .. }) => {
                 assert_eq!((line, f.as_str(), v.as_str(), p), (2, field, value, problem), "{bad}");
             }
             other => panic!("{bad}: {other:?}"),
@@ -119,7 +119,7 @@ fn more_ids_than_the_limit_and_longer_lines_than_the_limit_are_refused() {
     let input_length = (IDS_MAX + 1) * 512;
     let line = format!(r#"{{"timestamp":0,"input_length":{input_length},"output_length":1,"hash_ids":[{ids}]}}"#);
     let refused = read(&line).expect_err("too many ids").to_string();
-    assert_eq!(refused, "line 1: hash_ids = 1048577 ids: above 1048576");
+    assert_eq!(refused, "memory, line 1: hash_ids = 1048577 ids: above 1048576");
     let refused = read(&" ".repeat(LINE_BYTES_MAX + 2)).expect_err("too long").to_string();
-    assert_eq!(refused, "line 1: line = : longer than 16777216 bytes");
+    assert_eq!(refused, "memory, line 1: line = : longer than 16777216 bytes");
 }
