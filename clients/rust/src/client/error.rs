@@ -57,6 +57,14 @@ impl ClientError {
         Some(Duration::from_millis(u64::from(retry_ms.clamp(RETRY_MS_MIN, RETRY_MS_MAX))))
     }
 
+    /// Whether the request may have been carried out all the same: a refusal changes nothing.
+    pub fn leaves_doubt(&self) -> bool {
+        match self {
+            Self::Bus(_) | Self::Decode(_) | Self::Uncached { .. } => true,
+            Self::Refused(_) | Self::NewIncarnation { .. } => false,
+        }
+    }
+
     /// Whether the daemon could not be reached, as opposed to having refused.
     pub fn is_away(&self) -> bool {
         match self {

@@ -215,7 +215,8 @@ impl Client {
         ask!(self, abort.session, abort, Done)
     }
 
-    /// Gives a session up by one message that nobody waits for: its lease ends it if the message is lost.
+    /// Gives a session up by one message that nobody waits for. If that is lost, the session lives as long as the
+    /// heartbeats of this engine: who goes on living asks [`Self::abort`] until it is answered.
     pub fn give_up(&self, session: OpId, tenant: &str, last_step: u64) {
         let abort = Request::from(Abort { session, tenant: tenant.to_owned(), last_step });
         if let Err(error) = self.tell(Address::Index, session, abort.code(), abort.encode_body()) {

@@ -4,10 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use hicached_actors::protocol::{Incarnation, Key, LoadTicket, PageId, Registered};
+use hicached_actors::protocol::{Abort, Incarnation, Key, LoadTicket, OpId, PageId, Registered};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
+use super::given_up::GivenUp;
 use super::pools::{Buffers, Pools};
 use super::words::{Arrival, GroupWords};
 use super::{EngineConfig, EngineError, Prompt, Report, WrongPiece};
@@ -23,6 +24,7 @@ pub(super) struct Core {
     pub(super) pools: Pools,
     words: RwLock<GroupWords>,
     last_step: AtomicU64,
+    given_up: GivenUp,
     report: Mutex<Report>,
 }
 
@@ -50,7 +52,12 @@ pub(super) struct Load {
 
 impl Core {
     /// Makes pools and clients for the ranks that live as `engines`.
-    pub(super) fn new(bus: &Arc<dyn Bus>, config: EngineConfig, engines: &[Incarnation]) -> Result<Self, EngineError> {
+    pub(super) fn new(
+        bus: &Arc<dyn Bus>,
+        config: EngineConfig,
+        engines: &[Incarnation],
+        given_up: GivenUp,
+    ) -> Result<Self, EngineError> {
         let client = |engine: &Incarnation| {
             let config = ClientConfig {
                 deadline: config.deadline,
@@ -69,6 +76,7 @@ impl Core {
             pools,
             words: RwLock::default(),
             last_step: AtomicU64::new(0),
+            given_up,
             report: Mutex::default(),
         })
     }
@@ -113,6 +121,11 @@ impl Core {
     pub(super) fn launched(&self, step: u64) {
         self.last_step.fetch_max(step, Ordering::Relaxed);
         self.report().steps += 1;
+    }
+
+    /// Gives up a session that the daemon may know: it is told until it answers.
+    pub(super) fn give_up(&self, session: OpId, tenant: &str, last_step: u64) {
+        self.given_up.push(Abort { session, tenant: tenant.to_owned(), last_step });
     }
 
     /// The report of the run. Held for a few writes, never across a wait.

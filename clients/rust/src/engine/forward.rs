@@ -80,7 +80,16 @@ impl Forwards {
     /// Runs until nobody can ask any more.
     pub(super) async fn run(mut self, mut jobs: mpsc::Receiver<Job>) {
         let mut batch = Vec::new();
-        while let Some(first) = jobs.recv().await {
+        loop {
+            let first = tokio::select! {
+                biased;
+                job = jobs.recv() => job,
+                () = sleep(UNTOLD_PAUSE), if !self.line.untold.is_empty() => {
+                    self.tell_untold().await;
+                    continue;
+                }
+            };
+            let Some(first) = first else { return };
             let mut next = Some(first);
             // Sessions whose last forward has just ended ask again before the next one begins.
             yield_now().await;
@@ -99,6 +108,15 @@ impl Forwards {
             if !batch.is_empty() {
                 self.forward(std::mem::take(&mut batch)).await;
             }
+        }
+    }
+
+    /// Steps that ended unanswered while nobody could be reached. Sessions that were given up drain behind them, and
+    /// hold the very pages that the next forward may be waiting for.
+    async fn tell_untold(&mut self) {
+        let until = Instant::now() + self.core.config.room_patience;
+        if let Err(error) = self.line.tell_all(until).await {
+            tracing::debug!(%error, "steps are still untold");
         }
     }
 
@@ -185,11 +203,18 @@ impl StepLine {
     /// that the numbers go on, and the refusal is returned.
     async fn tell(&mut self, step: Step, until: Instant) -> Result<Vec<OpId>, ClientError> {
         self.untold.push_back((self.client.draw(), step));
+        self.tell_all(until).await
+    }
+
+    /// Tells every step that is untold; how the last one was taken.
+    async fn tell_all(&mut self, until: Instant) -> Result<Vec<OpId>, ClientError> {
         let mut result = Ok(Vec::new());
+        // Why the first step in line was told without entries.
+        let mut refused = None;
         while let Some((op, step)) = self.untold.front_mut() {
             let error = match self.client.step(*op, step.clone()).await {
                 Ok(stepped) => {
-                    result = result.map(|_: Vec<OpId>| stepped.void);
+                    result = refused.take().map_or(Ok(stepped.void), Err);
                     self.untold.pop_front();
                     continue;
                 }
@@ -198,6 +223,7 @@ impl StepLine {
             match gap_of(&error, step) {
                 // An answer that was lost: the daemon is ahead.
                 Some(Gap::Number { expected }) if expected > step.number => {
+                    result = refused.take().map_or(Ok(Vec::new()), Err);
                     self.untold.pop_front();
                 }
                 // Steps that were launched and never heard of: they have passed, and nothing of them counts.
@@ -214,7 +240,7 @@ impl StepLine {
                 Some(Gap::Token) | None if matches!(error, ClientError::Refused(_)) && !step.entries.is_empty() => {
                     step.entries.clear();
                     *op = self.client.draw();
-                    result = Err(error);
+                    refused = Some(error);
                 }
                 Some(Gap::Token) | None => return Err(error),
             }
@@ -244,6 +270,8 @@ fn empty(number: u64, engine: Incarnation) -> Step {
     Step { number, entries: Vec::new(), engine, all_layers_at_end: false }
 }
 
+/// Between two rounds of telling what is untold; the client has repeated within each.
+const UNTOLD_PAUSE: Duration = Duration::from_millis(250);
 /// Most steps told again at once: more are not a loss of messages.
 const MISSING_MAX: u64 = 1_024;
 /// Until the daemon's ranks have told it of a load that failed: a few of their messages.

@@ -6,7 +6,8 @@
 //! messages is exactly `open`, `step`, `close` per request.
 //!
 //! Invariants: a page is written only by a forward that names it; steps are told in order, each until it is
-//! answered; the status of a load is read before anything that needs it is announced.
+//! answered; a session is closed, or aborted until that is answered; the status of a load is read before anything
+//! that needs it is announced.
 //! Not here: which requests come when (the caller's stream).
 
 mod config;
@@ -14,6 +15,7 @@ mod content;
 mod core;
 mod fate;
 mod forward;
+mod given_up;
 mod pools;
 mod report;
 mod session;
@@ -36,6 +38,7 @@ pub use report::{ClosedSums, Hit, Latencies, Progress, Report, WrongPiece};
 
 use self::core::Core;
 use self::forward::{Forwards, Job};
+use self::given_up::GivenUp;
 use crate::bus::Bus;
 use crate::client::{Client, ClientError};
 use crate::shm::ShmError;
@@ -65,7 +68,7 @@ pub enum EngineError {
 pub struct Engine {
     core: Arc<Core>,
     jobs: mpsc::Sender<Job>,
-    /// Forwards and heartbeats; they end when the engine is dropped.
+    /// Forwards, heartbeats and sessions given up; they end when the engine is dropped.
     tasks: JoinSet<()>,
 }
 
@@ -78,11 +81,13 @@ impl Engine {
         check(&config)?;
         let engines: Vec<Incarnation> =
             (0..config.manifest.cp_size).map(|_| Incarnation(uuid::Uuid::new_v4().into_bytes())).collect();
-        let core = Arc::new(Core::new(&bus, config, &engines)?);
+        let (given_up, to_tell) = GivenUp::new();
+        let core = Arc::new(Core::new(&bus, config, &engines, given_up)?);
         let joined = core.join().await?;
         let (jobs, inbox) = mpsc::channel(core.config.sessions_max + usize::from(core.config.manifest.cp_size));
         let mut tasks = JoinSet::new();
         tasks.spawn(Forwards::new(core.clone(), joined.next_step).run(inbox));
+        tasks.spawn(given_up::tell(core.lead().clone(), to_tell));
         for client in &core.clients {
             tasks.spawn(beat(core.clone(), client.clone(), jobs.clone(), joined.lease / BEATS_PER_LEASE));
         }

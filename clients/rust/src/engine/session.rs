@@ -107,7 +107,7 @@ async fn live(core: &Core, jobs: &mpsc::Sender<Job>, number: usize, prompt: &Pro
         Err(error) => Err(error),
     };
     if over.is_err() {
-        core.lead().give_up(id, &prompt.tenant, session.last_step);
+        core.give_up(id, &prompt.tenant, session.last_step);
     }
     over
 }
@@ -134,8 +134,8 @@ async fn open(core: &Core, prompt: &Prompt) -> Result<(OpId, Opened), ClientErro
                 return Ok((session, opened));
             }
             Err(error) => {
-                if error.is_away() {
-                    client.give_up(session, &prompt.tenant, 0);
+                if error.leaves_doubt() {
+                    core.give_up(session, &prompt.tenant, 0);
                 }
                 client.wait_for_room(error, until).await?;
             }

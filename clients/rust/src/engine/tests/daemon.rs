@@ -43,6 +43,10 @@ pub(super) struct State {
     pub(super) void_once: bool,
     /// No rank ever moves a word of a load.
     pub(super) dead_ranks: bool,
+    /// Nobody is there.
+    pub(super) away: bool,
+    /// At the first request of this kind the daemon goes away; whether that one is still carried out.
+    pub(super) leaves_at: Option<(&'static str, bool)>,
     /// Refusals to give before anything else, by kind of request.
     pub(super) refuse: VecDeque<(&'static str, Refusal)>,
     /// Everything that came but heartbeats.
@@ -83,6 +87,8 @@ impl Daemon {
             serve: Serve::Nothing,
             void_once: false,
             dead_ranks: false,
+            away: false,
+            leaves_at: None,
             refuse: VecDeque::new(),
             log: Vec::new(),
             sessions: BTreeMap::new(),
@@ -116,11 +122,21 @@ impl Daemon {
 
     fn take(&self, Came { envelope, request, .. }: Came) -> Reaction {
         let (mut state, request) = (self.state(), request.expect("engines send requests"));
-        let (control, op) = (state.control, envelope.op);
+        let leaves = state.leaves_at.take_if(|(kind, _)| *kind == request.code());
+        state.away |= leaves.is_some();
+        if state.away && leaves.is_none_or(|(_, carried_out)| !carried_out) {
+            return Reaction::Nobody;
+        }
+        let reaction = self.react(&mut state, envelope.op, envelope.control, request);
+        if leaves.is_some() { Reaction::Nobody } else { reaction }
+    }
+
+    fn react(&self, state: &mut State, op: OpId, meant: Incarnation, request: Request) -> Reaction {
+        let control = state.control;
         if let Request::Heartbeat(_) = request {
             state.heartbeats += 1;
-            if envelope.control != control {
-                return Answer::from(Refusal::from(NewIncarnation { old: envelope.control, new: control })).into();
+            if meant != control {
+                return Answer::from(Refusal::from(NewIncarnation { old: meant, new: control })).into();
             }
             return Done { control }.into();
         }
@@ -129,8 +145,8 @@ impl Daemon {
             let (_, refusal) = state.refuse.pop_front().unwrap();
             return Answer::from(refusal).into();
         }
-        if envelope.control != control && request.code() != "register" {
-            return Answer::from(Refusal::from(NewIncarnation { old: envelope.control, new: control })).into();
+        if meant != control && request.code() != "register" {
+            return Answer::from(Refusal::from(NewIncarnation { old: meant, new: control })).into();
         }
         match request {
             Request::Register(register) => state.register(register).into(),
@@ -247,11 +263,14 @@ impl State {
             let void = step.entries.iter().map(|entry| entry.session).collect();
             return Stepped { number: step.number, backups: vec![], void }.into();
         }
+        let mut void = Vec::new();
         for entry in step.entries {
-            let session = self.sessions.get_mut(&entry.session).unwrap();
-            session.keys.extend((entry.first_key..).zip(entry.keys.0));
+            match self.sessions.get_mut(&entry.session) {
+                Some(session) => session.keys.extend((entry.first_key..).zip(entry.keys.0)),
+                None => void.push(entry.session),
+            }
         }
-        Stepped { number: step.number, backups: vec![], void: vec![] }.into()
+        Stepped { number: step.number, backups: vec![], void }.into()
     }
 
     fn close(&mut self, close: Close) -> Closed {

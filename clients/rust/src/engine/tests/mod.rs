@@ -432,3 +432,35 @@ async fn pool_files_go_with_the_engine() {
     engine.stop().await;
     assert!(!path.exists());
 }
+
+#[tokio::test(start_paused = true)]
+async fn sessions_that_a_lost_connection_ended_are_told_of_when_the_daemon_is_back() {
+    for kind in ["open", "extend", "step", "close", "abort"] {
+        for carried_out in [false, true] {
+            let config = EngineConfig {
+                chunk_tokens: 16,
+                abort_permille: if kind == "abort" { 1_000 } else { 0 },
+                ..config(manifest(2, 0, 64))
+            };
+            let daemon = Daemon::new(config.manifest.clone());
+            let mut engine = start(&daemon, &config).await;
+            daemon.state().leaves_at = Some((kind, carried_out));
+            let report = engine.run(stream::iter([prompt(&config, 1, 40)]), |_| {}).await;
+            assert_eq!((report.failed, report.requests_ended), (1, 0), "{kind}");
+            // Longer than a lease: the heartbeats that are answered then renew every session that still is.
+            tokio::time::sleep(Duration::from_secs(60)).await;
+            daemon.kinds();
+            daemon.state().away = false;
+            tokio::time::sleep(Duration::from_secs(5)).await;
+            let case = format!("{kind}, carried out: {carried_out}");
+            assert!(daemon.state().sessions.is_empty(), "{case}");
+            let last_step = report.steps;
+            assert_eq!(daemon.state().next_step, last_step + 1, "{case}: what a session waits for has been told");
+            let told = daemon.requests();
+            let aborts = told.iter().filter_map(|r| if let Request::Abort(a) = r { Some(a.last_step) } else { None });
+            assert_eq!(aborts.collect::<Vec<_>>(), [last_step], "{case}: until it is answered, and no more");
+            daemon.state().serve = Serve::Nothing;
+            assert!(engine.run(stream::iter([prompt(&config, 2, 40)]), |_| {}).await.is_clean(), "{case}");
+        }
+    }
+}
