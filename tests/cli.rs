@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use hicached::bus::server::{NatsServer, find_nats_server};
 
@@ -395,6 +396,50 @@ fn a_replay_over_nats_hits_what_lru_hits() {
     let name = "dynamo_pi_agent";
     let (page_tokens, capacity, hash) = expected.leaf_lru(name).remove(0);
     expected.replay(name, &page_tokens, &capacity, &hash, &["--bus", "nats", "--nats-url", &server.url()]);
+}
+
+/// The broker is away for longer than a client waits for a daemon, in the middle of a run.
+#[test]
+fn a_demo_outlives_its_broker() {
+    let Some(program) = find_nats_server(Path::new(env!("CARGO_MANIFEST_DIR"))) else {
+        assert!(std::env::var_os("CI").is_none_or(|ci| ci != "true"), "no nats-server");
+        eprintln!("skipped: no nats-server");
+        return;
+    };
+    let server = NatsServer::start(&program, &[]).expect("a server");
+    let url = server.url();
+    let mut command = command(&["demo", "--json", "--requests", "600", "--bus", "nats", "--nats-url", &url]);
+    command.args(["--log", "warn,hicached::op=debug"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("the program starts");
+    let lines = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    let (mut server, mut outage) = (Some(server), None);
+    let (mut commits, mut lost, mut restored, mut errors) = (0, 0, 0, Vec::new());
+    for line in lines {
+        commits += u32::from(line.contains("commit.l1_pages"));
+        lost += u32::from(line.contains("connection to the broker lost"));
+        restored += u32::from(line.contains("connection to the broker restored"));
+        if commits == 50
+            && let Some(mut server) = server.take()
+        {
+            // Beside the reading: a pipe that is full would stop the program for as long as its broker is away.
+            outage = Some(std::thread::spawn(move || {
+                server.kill();
+                std::thread::sleep(Duration::from_millis(1_500));
+                server.restart().expect("the server again");
+                server
+            }));
+        }
+        if line.contains("ERROR") {
+            errors.push(line);
+        }
+    }
+    let output = child.wait_with_output().expect("it ends");
+    let _server = outage.expect("the run commits").join().expect("it was restarted");
+    assert_eq!(output.status.code(), Some(0), "{errors:?}");
+    assert_eq!((lost, restored), (2, 2), "each class once");
+    let figures = json_of(&output);
+    assert_eq!((&figures["mismatches"], &figures["leaked_pages"]), (&0.into(), &0.into()));
+    assert_eq!(figures["requests_ended"], 600);
 }
 
 #[test]

@@ -114,6 +114,7 @@ impl Run<'_> {
             sessions_max: self.sessions,
             abort_permille: self.abort_permille,
             seed: self.seed,
+            away_after: AWAY_MAX,
             ..EngineConfig::new(config.group.name.clone(), group.manifest.clone(), physical_pages, folder)
         }
     }
@@ -254,6 +255,9 @@ async fn flush_all(group: &Checked, running: &LocalGroup, client: &Client) -> Re
     }
 }
 
+/// A broker that restarts is waited for, with every session kept: each request is repeated under its op, and the
+/// result of a run does not depend on one. As long as a request may take in all.
+const AWAY_MAX: Duration = Duration::from_secs(30);
 /// The ranks' page tables are read and the allocator knows what is taken.
 const SERVING_MAX: Duration = Duration::from_secs(5);
 /// Longer than any request of a healthy run takes.

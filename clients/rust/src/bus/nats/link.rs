@@ -112,6 +112,8 @@ impl Line {
         if up {
             if self.was_up.swap(true, Ordering::SeqCst) {
                 self.counters.bump(Count::Reconnects);
+                // As loud as the loss was: who reads of one wants to read of the other.
+                tracing::warn!(class = ?self.class, "connection to the broker restored");
             }
             self.link.show(self.class, None);
         } else if self.link.is_closed() {
