@@ -365,6 +365,34 @@ fn a_broker_that_cannot_be_reached_is_named_without_its_password() {
         assert_refused(&output, &["bus.url is nats://***@127.0.0.1:1: cannot connect to NATS: "]);
         assert!(!stderr(&output).contains("secret"), "{args:?}");
     }
+    let traced = hicached(&["demo", "--bus", "nats", "--nats-url", url, "--log", "trace"]);
+    assert!(!stderr(&traced).contains("secret"), "{}", stderr(&traced));
+}
+
+#[test]
+fn a_bus_that_is_not_measured_is_in_the_figures_with_the_reason() {
+    let folder = Folder::new("no-server");
+    let mut bench = command(&["bench", "bus", "--json", "--runs", "1", "--requests", "1"]);
+    let output = bench.env_remove("NATS_SERVER").env("PATH", "").current_dir(&folder.0).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let figures = json_of(&output);
+    assert_eq!(figures["buses"].as_array().map(Vec::len), Some(1));
+    assert_eq!(figures["skipped"][0]["bus"], "nats");
+    assert!(figures["skipped"][0]["why"].as_str().is_some_and(|why| why.starts_with("no nats-server")), "{figures}");
+}
+
+#[test]
+fn a_table_without_bytes_says_that_none_were_compared() {
+    let folder = Folder::new("table");
+    let line = "{\"timestamp\":0,\"input_length\":128,\"output_length\":1,\"hash_ids\":[0,1]}\n";
+    let trace = folder.file("two.b64.jsonl", &line.repeat(2));
+    let output = hicached(&["replay", "--trace", &trace, "--control-only", "--l1-pages", "8", "--l2-pages", "0"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    for row in [["hit ratio, %", "50.0"], ["bytes moved or compared", "none: control only"]] {
+        assert!(text.lines().any(|line| row.iter().all(|part| line.contains(part))), "{row:?} in\n{text}");
+    }
+    assert!(!text.contains("mismatches"), "{text}");
 }
 
 /// Sends `signal` and waits for the exit code.

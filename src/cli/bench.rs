@@ -8,6 +8,7 @@ use super::{Failure, Progress, output, print_json, runtime};
 use crate::bench::bus::BusBenchError;
 use crate::bench::{allocator, bus, index};
 use crate::replay::demo;
+use crate::replay::run::RunError;
 
 /// What is measured.
 #[derive(Debug, Subcommand)]
@@ -41,8 +42,12 @@ pub(super) fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Allocator(args) => {
             let runtime = runtime()?;
             let replay = |stop: &AtomicBool| {
-                if let Err(error) = runtime.block_on(demo::until(stop)) {
-                    tracing::error!(%error, "nothing runs beside the second measurement");
+                match runtime.block_on(demo::until(stop)) {
+                    Ok(_) => {}
+                    // The replay hears the signals of this process and has cleaned up after itself; the measurement
+                    // keeps nothing, and its figures would be those of another run.
+                    Err(RunError::Interrupted(signal)) => std::process::exit(128 + i32::from(signal)),
+                    Err(error) => tracing::error!(%error, "nothing runs beside the second measurement"),
                 }
             };
             print(args.json, &allocator::run(args, Some(&replay)))

@@ -14,6 +14,9 @@ mod sim;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::replay::demo::DemoArgs;
 use crate::replay::options::ReplayArgs;
@@ -117,9 +120,14 @@ fn start_log(filter: &str, json: bool) -> Result<(), Failure> {
     let log = tracing_subscriber::fmt().log_internal_errors(false);
     let log = log.with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false);
     if json {
-        log.json().init()
+        log.json().finish().with(filter_fn(keeps_credentials)).init()
     } else {
-        log.init()
+        log.finish().with(filter_fn(keeps_credentials)).init()
     }
     Ok(())
+}
+
+/// Below `info` the NATS library logs addresses as they were given, passwords included.
+fn keeps_credentials(event: &tracing::Metadata<'_>) -> bool {
+    !event.target().starts_with("async_nats") || *event.level() <= tracing::Level::INFO
 }

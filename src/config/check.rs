@@ -282,7 +282,14 @@ fn layout_fault(fault: &LayoutError) -> String {
     match fault {
         LayoutError::PageTokens { .. } => format!("group.{fault}"),
         LayoutError::TilePages { .. } => format!("l2.{fault}"),
-        _ => format!("model.components: {fault}"),
+        LayoutError::ComponentTwice { .. }
+        | LayoutError::ComponentOutOfOrder { .. }
+        | LayoutError::KvMissing { .. }
+        | LayoutError::IndexPageTokens { .. }
+        | LayoutError::Layers { .. }
+        | LayoutError::LayersDiffer { .. }
+        | LayoutError::PageBytes { .. }
+        | LayoutError::RecordTooLarge { .. } => format!("model.components: {fault}"),
     }
 }
 

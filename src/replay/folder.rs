@@ -32,7 +32,13 @@ impl Folder {
             rustix::fs::statvfs(folder).is_ok_and(|free| free.f_bavail.saturating_mul(free.f_frsize) >= wanted_bytes)
         };
         let memory = group.config.rank.pool_folder.clone();
-        let parent = if has_room(&memory) { memory } else { std::env::temp_dir() };
+        let parent = if has_room(&memory) {
+            memory
+        } else {
+            let (pool_folder, used) = (memory.display(), std::env::temp_dir());
+            tracing::warn!(%pool_folder, wanted_bytes, used = %used.display(), "rank.pool_folder is missing or too small");
+            used
+        };
         let folder = parent.join(format!("hicached-{}", group.config.group.name));
         std::fs::create_dir_all(&folder).map_err(|source| FolderError { folder: folder.clone(), source })?;
         group.config.rank.pool_folder = folder.clone();
