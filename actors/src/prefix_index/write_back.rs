@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::backups::Plan;
 use super::evictions::VICTIMS_MAX;
-use super::tree::{NodeId, TakenCopy, Victim};
+use super::tree::{NodeId, PrefixTree, TakenCopy, Victim};
 use super::{FreeThen, Index};
 use crate::machine::Effect;
 use crate::protocol::{Rank, Tier, Time};
@@ -18,21 +18,25 @@ impl Index {
         victims: &mut Vec<Victim>,
         out: &mut Vec<Effect>,
     ) -> (u32, u32) {
-        let mut pending = 0;
+        let (mut collateral, mut pending) = (0, 0);
         let mut waiting = BTreeSet::new();
+        let mut looks = PrefixTree::LOOK_PAGES_MAX;
         for _ in 0..VICTIMS_MAX {
             let short = (0..).zip(wants.iter()).filter(|(_, want)| **want > 0);
             let idle = |lane| self.tree.evictable(Tier::L1, Rank(lane)).find(|node| !waiting.contains(node));
-            let first = short.filter_map(|(lane, _)| idle(lane));
-            let Some(leaf) = first.min_by_key(|node| self.tree.page(*node).tick) else { break };
+            let first = short.filter_map(|(lane, _)| idle(lane)).min_by_key(|node| self.tree.page(*node).tick);
+            // No page of a short lane is a leaf: what stands in front of one goes first.
+            let in_front = || self.tree.leaf_in_front(Tier::L1, wants, &mut looks);
+            let Some(leaf) = first.or_else(in_front).filter(|leaf| !waiting.contains(leaf)) else { break };
             let view = self.tree.page(leaf);
             let barred = view.parent.is_some_and(|parent| self.tree.page(parent).is_quarantined);
             if view.l2.is_some() || barred {
                 let page = self.tree.clear_l1(leaf);
                 let lane = usize::from(page.owner(self.config.cp_size()).0);
+                let (is_elsewhere, is_collateral) = (!barred, wants[lane] == 0);
+                collateral += u32::from(is_collateral);
                 wants[lane] = wants[lane].saturating_sub(1);
                 self.tree.prune(leaf);
-                let (is_elsewhere, is_collateral) = (!barred, false);
                 victims.push(Victim { key: view.key, copy: TakenCopy::L1(page), is_elsewhere, is_collateral });
                 continue;
             }
@@ -45,7 +49,7 @@ impl Index {
                 }
             }
         }
-        (0, pending)
+        (collateral, pending)
     }
 
     /// The leaf and the pages above it that L2 lacks, from the top down, since no page can stand in L2 without

@@ -5,7 +5,7 @@ use hicached_actors::protocol::{Address, Incarnation, PageId, Rank};
 
 use crate::layout::{Layout, PageText};
 use crate::memory::{Memory, ring_state};
-use crate::{Options, Prompt, Script, Sizes, run};
+use crate::{Options, Prompt, Script, Sizes, Write, run};
 
 #[test]
 fn a_byte_depends_on_everything_that_comes_before_it() {
@@ -65,4 +65,26 @@ fn a_few_seeds_find_nothing_and_say_how_to_repeat_them() {
         assert_eq!(options.command(), format!("hicached sim --seed {seed} --steps 2000"));
         assert_eq!(run(&options).violation, None);
     }
+}
+
+#[test]
+fn a_write_back_goes_through_leaves_of_other_lanes_to_a_short_one() {
+    let sizes = Sizes { cp: 2, l1_pages: 4, l2_pages: 8, write: Write::Back, ..Sizes::default() };
+    let mut script = Script::new(sizes);
+    let prompt = Prompt::new(1, 128).owned_by(&[1, 0]);
+    script.insert(&prompt);
+    assert_eq!(script.free(1), [3, 3]);
+    script.evict(1, &[0, 1]);
+    script.settle();
+    assert_eq!(script.free(1), [4, 4], "the page of lane 1 stands behind a leaf of lane 0");
+    assert_eq!(script.resident(&prompt), [(false, true); 2]);
+    let again = script.open(&prompt).expect("a load");
+    assert_eq!(script.hits(again), (0, 2));
+    script.compute(again);
+    script.close(again);
+    script.settle();
+    script.evict(1, &[0, 1]);
+    script.settle();
+    assert_eq!(script.free(1), [4, 4], "also when the host has both already");
+    script.end();
 }

@@ -149,8 +149,9 @@ impl PrefixTree {
         short.filter_map(|(lane, _)| lane.order.first()).min().map(|(_, node)| node)
     }
 
-    /// The first leaf in order that has a page of a short lane above it, with nothing in use on the way there.
-    fn leaf_in_front(&self, tier: Tier, wants: &[u32], looks: &mut u32) -> Option<NodeId> {
+    /// The first leaf in order that has a page of a short lane above it, with nothing in use on the way there;
+    /// looks at no more than `looks` pages, which are taken off it.
+    pub fn leaf_in_front(&self, tier: Tier, wants: &[u32], looks: &mut u32) -> Option<NodeId> {
         let lanes = self.orders.lanes(tier);
         if !lanes.iter().zip(wants).any(|(lane, want)| *want > 0 && lane.counts.resident() > 0) {
             return None;
