@@ -21,9 +21,11 @@ macro_rules! wire {
         impl serde::Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 use serde::ser::SerializeSeq as _;
-                #[allow(unused_mut, reason = "a struct without fields writes no element")]
-                let mut seq = serializer.serialize_seq(Some(0 $(+ { let _ = stringify!($field); 1 })*))?;
-                $(seq.serialize_element(&self.$field)?;)*
+                let seq = serializer.serialize_seq(Some(0 $(+ { let _ = stringify!($field); 1 })*))?;
+                $(
+                    let mut seq = seq;
+                    seq.serialize_element(&self.$field)?;
+                )*
                 seq.end()
             }
         }
