@@ -125,7 +125,7 @@ impl Ledger {
     pub(super) fn free(&mut self, free: &Free) -> Result<(), PagesError> {
         self.lanes.free(&free.l1.0)?;
         if let Err(error) = self.host.free(&free.l2_owners.0, &free.l2.0) {
-            self.lanes.take(&free.l1.0).expect("what was freed a moment ago can be taken");
+            self.lanes.take(&free.l1.0).expect("what was freed a moment ago can be taken"); // all of it was freed above, and nobody ran between
             return Err(error);
         }
         let owners: Vec<u8> = free.l1.0.iter().map(|page| page.owner(self.lanes.pools().cp_size()).0).collect();
@@ -156,7 +156,7 @@ impl Ledger {
             if let Err(error) = self.host.take(Rank(rank), &of_rank(rank)) {
                 for before in 0..rank {
                     let taken = of_rank(before);
-                    self.host.free(&vec![before; taken.len()], &taken).expect("taken a moment ago");
+                    self.host.free(&vec![before; taken.len()], &taken).expect("taken a moment ago"); // this loop took it, and nobody ran between
                 }
                 return Err(error);
             }
@@ -210,7 +210,7 @@ impl Ledger {
                     Tier::L1 => (place % ranks, place / ranks),
                     Tier::L2 => (place / (self.l2.of.len() / ranks), place % (self.l2.of.len() / ranks)),
                 };
-                let pool = pools.pools().nth(rank).expect("a place lies in a pool");
+                let pool = pools.pools().nth(rank).expect("a place lies in a pool"); // a check of our own: it is there to panic
                 assert!(slot >= first && !pool.is_free(slot as u32), "{holder} holds free slot {slot} of {rank}");
                 held += 1;
             }

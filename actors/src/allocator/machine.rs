@@ -276,7 +276,7 @@ impl Machine for Allocator {
             match &reservation.state {
                 State::Parked { until, .. } => {
                     let queue = &mut parked[usize::from(tier == Tier::L2)];
-                    let at = queue.iter().position(|of| of == op).expect("a parked reservation stands in line");
+                    let at = queue.iter().position(|of| of == op).expect("a parked reservation stands in line"); // a check of our own: it is there to panic
                     queue.remove(at);
                     assert!(self.deadlines.contains(&(*until, Due::Parked(*op))), "{op:?} is parked for ever");
                 }

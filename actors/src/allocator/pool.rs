@@ -345,7 +345,7 @@ impl PagePool {
     #[inline]
     fn take_short_runs(&mut self, longest: u32, pages: u32, runs: &mut Vec<Run>) -> u32 {
         let first = runs.len();
-        let word = self.summary.word_with(longest).expect("the longest run starts in some word");
+        let word = self.summary.word_with(longest).expect("the longest run starts in some word"); // `longest` was read from the same summary
         let (wanted, left) = self.bitmap.take_runs_in(word, longest, pages, runs);
         self.summary.set(word, left);
         assert!(wanted < pages, "no run of {longest} pages in word {word}");
@@ -357,7 +357,7 @@ impl PagePool {
     fn reserve_anywhere(&mut self, pages: u32, runs: &mut Vec<Run>) {
         let mut wanted = pages;
         while wanted > 0 {
-            let word = self.summary.word_with(1).expect("the free count covers what is wanted");
+            let word = self.summary.word_with(1).expect("the free count covers what is wanted"); // `reserve` compared them first
             let from = self.run_in(word, 1);
             let taken = Run { start: from.start, pages: from.pages.min(wanted) };
             self.carve(from, taken);
@@ -395,7 +395,7 @@ impl PagePool {
             return start;
         }
         // No run starts in a word that the run covers from before, so the next start to the left is ours.
-        let first = self.summary.start_before(word_of(slot)).expect("a free run has a start");
+        let first = self.summary.start_before(word_of(slot)).expect("a free run has a start"); // the run covers this word from before
         start_of(first) + self.bitmap.last_start_in(first)
     }
 

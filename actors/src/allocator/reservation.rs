@@ -237,7 +237,7 @@ impl Allocator {
             }
             State::Granted { grant, .. } => {
                 self.counts.whose += 1;
-                let msg = member(reservation.requester, Whose {}).expect("only members that own pages reserve");
+                let msg = member(reservation.requester, Whose {}).expect("only members that own pages reserve"); // `admits` refuses all others
                 self.calls.call(now, (op, WHOSE), msg, &reservation.trace, out);
                 reservation.state = State::Asked { grant };
                 self.reservations.insert(op, reservation);
@@ -272,7 +272,7 @@ impl Allocator {
                 let Reservation { tier, owners, .. } = reservation;
                 let free = self.ledger.held_by(*tier, owners, &grant.pages, grant.serial);
                 self.counts.disowned_pages += grant.left as u64;
-                self.release(now, &free).expect("pages that are held can be freed");
+                self.release(now, &free).expect("pages that are held can be freed"); // `held_by` names only pages of this very grant
                 self.serve_all(now, out);
             }
         }
