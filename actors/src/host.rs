@@ -8,6 +8,7 @@ use crate::machine::{Effect, Inbound, Machine, ReplyTo, Sender, Trace, is_urgent
 use crate::protocol::{
     Address, Answer, Envelope, Incarnation, OpIds, Refusal, Resync, Time, Unsupported, VERSION, decode, encode,
 };
+use crate::span::{Span, TraceContext};
 
 /// A machine with its numbers and its name.
 #[derive(Debug)]
@@ -69,6 +70,10 @@ pub struct Output {
     pub parcels: Vec<Parcel>,
     /// `Mark` effects.
     pub marks: Vec<(crate::protocol::OpId, &'static str, u64)>,
+    /// Spans that are over.
+    pub spans: Vec<Span>,
+    /// Further traces that the message just handled serves.
+    pub links: Vec<TraceContext>,
 }
 
 impl<M: Machine> Host<M> {
@@ -224,6 +229,8 @@ impl<M: Machine> Host<M> {
                     self.send(Dest::Reply(to), answer.code(), op, answer.encode_body(), None, out);
                 }
                 Effect::Mark { op, name, value } => out.marks.push((op, name, value)),
+                Effect::Span(span) => out.spans.push(*span),
+                Effect::Link(to) => out.links.push(to),
             }
         }
         self.effects = effects;

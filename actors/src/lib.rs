@@ -19,4 +19,5 @@ pub mod prefix_index;
 pub mod protocol;
 #[cfg(test)]
 mod script;
+pub mod span;
 pub mod writer;

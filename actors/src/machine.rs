@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use crate::protocol::{Address, Answer, Incarnation, Malformed, OpId, Outgoing, Time};
+use crate::span::{Span, TraceContext};
 
-/// W3C trace context as it came, opaque to machines and kept with the op.
-pub type Trace = Option<Arc<str>>;
+/// The trace an op belongs to, kept with it and passed on; `None` when nobody records it.
+pub type Trace = Option<TraceContext>;
 
 /// Where an answer goes: the reply subject of the request, opaque to machines.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +61,10 @@ pub enum Effect {
         /// How much.
         value: u64,
     },
+    /// An op of a recorded trace, or a part of one, is over.
+    Span(Box<Span>),
+    /// The message being handled serves this trace, too: its span gets a link.
+    Link(TraceContext),
 }
 
 /// A message type that one inbox takes.

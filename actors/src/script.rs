@@ -3,6 +3,7 @@
 
 use crate::machine::{Effect, Machine, ReplyTo, Sender};
 use crate::protocol::{Address, Answer, Incarnation, OpId, Outgoing, Rank, Time};
+use crate::span::{Sampling, Span, TraceContext};
 
 /// A machine and the time it lives in.
 #[derive(Debug)]
@@ -10,6 +11,7 @@ pub(crate) struct Script<M> {
     pub(crate) machine: M,
     pub(crate) now: Time,
     pub(crate) marks: Vec<(OpId, &'static str, u64)>,
+    pub(crate) spans: Vec<Span>,
     pub(crate) replies: Vec<Answer>,
 }
 
@@ -18,6 +20,9 @@ pub(crate) type Sent = Vec<(OpId, Outgoing)>;
 
 /// The control incarnation of every script.
 pub(crate) const CONTROL: Incarnation = Incarnation([0xc0; 16]);
+
+/// The trace of everything that is said.
+const TRACE: TraceContext = TraceContext { trace_id: [1; 16], span_id: [2; 8], sampling: Sampling::Sampled };
 
 /// The `n`-th op of the index.
 pub(crate) fn op(n: u64) -> OpId {
@@ -31,7 +36,7 @@ pub(crate) fn life(rank: u8, nth: u8) -> Incarnation {
 
 impl<M: Machine> Script<M> {
     pub(crate) fn new(machine: M) -> Self {
-        Self { machine, now: Time::ZERO, marks: Vec::new(), replies: Vec::new() }
+        Self { machine, now: Time::ZERO, marks: Vec::new(), spans: Vec::new(), replies: Vec::new() }
     }
 
     /// Says `msg`, ranks in their first life.
@@ -50,7 +55,7 @@ impl<M: Machine> Script<M> {
 
     pub(crate) fn say_as(&mut self, from: Address, incarnation: Incarnation, op: OpId, msg: impl Into<M::In>) -> Sent {
         let reply = (from == Address::Engine).then(|| ReplyTo("reply".into()));
-        let trace = Some("00-trace".into());
+        let trace = Some(TRACE);
         let sender = Sender { address: from, incarnation, control: CONTROL, op, reply, remaining_ms: 0, trace };
         self.step(|machine, now, out| machine.handle(now, &sender, msg.into(), out))
     }
@@ -114,12 +119,14 @@ impl<M: Machine> Script<M> {
         for effect in out {
             match effect {
                 Effect::Send { to, op, trace } => {
-                    let traced = trace.as_deref() == Some("00-trace");
+                    let traced = trace == Some(TRACE);
                     assert!(traced || self.machine.next_deadline().is_some(), "{to:?} lost its trace");
                     sent.push((op, to));
                 }
                 Effect::Reply { answer, .. } => self.replies.push(answer),
                 Effect::Mark { op, name, value } => self.marks.push((op, name, value)),
+                Effect::Span(span) => self.spans.push(*span),
+                Effect::Link(_) => {}
             }
         }
         sent

@@ -73,7 +73,7 @@ impl Group {
             match effect {
                 Effect::Send { to, op, .. } => self.sent.push((op, to)),
                 Effect::Reply { answer, .. } => self.answers.push(answer),
-                Effect::Mark { .. } => {}
+                Effect::Mark { .. } | Effect::Span(_) | Effect::Link(_) => {}
             }
         }
     }

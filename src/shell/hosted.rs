@@ -14,9 +14,10 @@ use hicached_actors::machine::{Machine, Trace};
 use hicached_actors::protocol::{
     Address, Answer, Bin, Busy, Envelope, Incarnation, OpIds, Refusal, Time, VERSION, encode,
 };
+use hicached_actors::span::{Parent, TraceContext};
 
 use super::clock::Clock;
-use super::post::{Post, TRACE_HEADER};
+use super::post::{Post, TRACEPARENT, TRACESTATE};
 use crate::bus::{BusError, BusyReply, Frame, Inbox, Served, inbox};
 use crate::rank::RankHost;
 
@@ -252,7 +253,10 @@ impl<H: Hostable> StreamHandler<Frame> for Hosted<H> {
     fn handle(&mut self, frame: Frame, ctx: &mut Self::Context) {
         let _entered = span_of(self.address, &frame).entered();
         let guard = EndProcess(self.address);
-        let trace = frame.headers.get(TRACE_HEADER).map(Arc::from);
+        let trace = match TraceContext::parse(frame.headers.get(TRACEPARENT), frame.headers.get(TRACESTATE)) {
+            Parent::Context(context) => Some(context),
+            Parent::None | Parent::NotSampled => None,
+        };
         tracing::trace!(target: "hicached::op", "taken");
         self.host.deliver(self.clock.now(), &frame.payload, frame.reply_to, trace, &mut self.out);
         std::mem::forget(guard);

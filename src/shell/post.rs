@@ -8,11 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hicached_actors::host::{Dest, Parcel};
 use hicached_actors::protocol::{Address, Rank, events_subject};
+use hicached_actors::span::TraceContext;
 
 use crate::bus::{Bus, BusError, Class, Frame, Headers};
 
-/// Name of the header that carries W3C trace context.
-pub(super) const TRACE_HEADER: &str = "traceparent";
+/// Names of the headers that carry W3C trace context.
+pub(super) const TRACEPARENT: &str = "traceparent";
+pub(super) const TRACESTATE: &str = "tracestate";
 
 /// The way out of a group's actors. Shared by all actors of one process.
 pub struct Post {
@@ -75,11 +77,7 @@ impl Post {
         let mut frame = Frame::new(subject, parcel.bytes);
         frame.class = if parcel.urgent { Class::Urgent } else { Class::Normal };
         if let Some(trace) = parcel.trace {
-            let mut headers = Headers::default();
-            // What came as a header fits one again; a machine does not make trace context.
-            if headers.push(TRACE_HEADER, &trace).is_ok() {
-                frame.headers = headers;
-            }
+            frame.headers = headers(&trace);
         }
         if let Err(error) = self.bus.send(frame) {
             self.count(&error);
@@ -107,6 +105,14 @@ impl Post {
         count.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(%error, "not sent");
     }
+}
+
+fn headers(trace: &TraceContext) -> Headers {
+    let mut headers = Headers::default();
+    let written = headers.push(TRACEPARENT, &trace.traceparent());
+    let state = trace.tracestate().map_or(Ok(()), |state| headers.push(TRACESTATE, state));
+    written.and(state).expect("two short headers fit");
+    headers
 }
 
 impl std::fmt::Debug for Post {

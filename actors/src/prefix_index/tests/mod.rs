@@ -129,7 +129,7 @@ impl Script {
             match effect {
                 Effect::Send { to, op, .. } => self.sent.push((op, to)),
                 Effect::Reply { op, answer, .. } => self.answers.push((op, answer)),
-                Effect::Mark { .. } => {}
+                Effect::Mark { .. } | Effect::Span(_) | Effect::Link(_) => {}
             }
         }
         self.index.check_invariants();
