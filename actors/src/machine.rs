@@ -67,6 +67,13 @@ pub enum Effect {
     Link(TraceContext),
 }
 
+impl Effect {
+    /// An op of a recorded trace is over.
+    pub fn span(span: Span) -> Self {
+        Self::Span(Box::new(span))
+    }
+}
+
 /// A message type that one inbox takes.
 pub trait Inbound: Sized {
     /// Reads the body of `kind`; `None` when this inbox does not know the kind.

@@ -50,6 +50,8 @@ pub struct Span {
     pub name: &'static str,
     /// The op.
     pub op: OpId,
+    /// Which of several spans that an op has under one name: the rank, the step, the first position; 0 of an only one.
+    pub nth: u64,
     /// What it hangs on: the context its op began with.
     pub parent: TraceContext,
     /// When it began.
@@ -125,17 +127,45 @@ impl TraceContext {
         }
     }
 
-    /// The span that the op `op` gets under `name` in this trace: an id that follows from both, so that anybody
-    /// can link to it before it is written.
-    pub fn of_op(&self, op: OpId, name: &str) -> Self {
-        Self { span_id: span_id(op, name), ..self.clone() }
+    /// The `nth` span that the op `op` gets under `name` when it hangs on this one: its id follows from all four, so
+    /// that it can be linked to before it is written.
+    pub fn of_op(&self, op: OpId, name: &str, nth: u64) -> Self {
+        Self { span_id: span_id(self.span_id, op, name, nth), ..self.clone() }
     }
 }
 
 impl Span {
     /// A span of `op` under `parent` that began at `began` and ends at `ended`, with nothing to explain it yet.
     pub fn new(name: &'static str, op: OpId, parent: TraceContext, began: Time, ended: Time) -> Self {
-        Self { name, op, parent, began, ended, facts: Vec::new(), links: Vec::new(), fault: None, parts: Vec::new() }
+        let (facts, links, parts) = (Vec::new(), Vec::new(), Vec::new());
+        Self { name, op, nth: 0, parent, began, ended, facts, links, fault: None, parts }
+    }
+
+    /// As one of several of this name.
+    #[must_use]
+    pub fn nth(mut self, nth: u64) -> Self {
+        self.nth = nth;
+        self
+    }
+
+    /// With the time from `from` to `to`, in microseconds.
+    #[must_use]
+    pub fn micros(self, name: &'static str, from: Time, to: Time) -> Self {
+        self.count(name, from.us_until(to))
+    }
+
+    /// With a link to another span, if there is one.
+    #[must_use]
+    pub fn link(mut self, to: Option<TraceContext>) -> Self {
+        self.links.extend(to);
+        self
+    }
+
+    /// With what went wrong, if anything did.
+    #[must_use]
+    pub fn fault(mut self, code: Option<impl fmt::Display>) -> Self {
+        self.fault = code.map(|code| code.to_string());
+        self
     }
 
     /// With a number.
@@ -147,8 +177,8 @@ impl Span {
 
     /// With a row of numbers.
     #[must_use]
-    pub fn counts(mut self, name: &'static str, values: Vec<u64>) -> Self {
-        self.facts.push((name, Fact::Counts(values)));
+    pub fn counts(mut self, name: &'static str, values: impl IntoIterator<Item = impl Into<u64>>) -> Self {
+        self.facts.push((name, Fact::Counts(values.into_iter().map(Into::into).collect())));
         self
     }
 
@@ -168,7 +198,7 @@ impl Span {
 
     /// Its own place in its trace.
     pub fn context(&self) -> TraceContext {
-        self.parent.of_op(self.op, self.name)
+        self.parent.of_op(self.op, self.name, self.nth)
     }
 }
 
@@ -194,9 +224,10 @@ fn fields(header: &str) -> Option<([u8; 16], [u8; 8], u8)> {
     Some((trace.to_be_bytes(), span.to_be_bytes(), u8::from_str_radix(flags, 16).ok()?))
 }
 
-/// FNV-1a of both, never zero.
-fn span_id(op: OpId, name: &str) -> [u8; 8] {
-    let bytes = op.0.iter().chain(name.as_bytes());
+/// FNV-1a of all of them, never zero.
+fn span_id(parent: [u8; 8], op: OpId, name: &str, nth: u64) -> [u8; 8] {
+    let nth = nth.to_be_bytes();
+    let bytes = parent.iter().chain(&op.0).chain(&nth).chain(name.as_bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(FNV_PRIME));
     (hash | 1).to_be_bytes()
 }
@@ -220,6 +251,24 @@ mod tests {
             let again = TraceContext::parse(Some(&context.traceparent()), context.tracestate());
             assert_eq!(again, Parent::Context(context));
         }
+    }
+
+    #[test]
+    fn the_spans_of_an_op_have_ids_of_their_own_that_follow_from_what_they_are() {
+        let Parent::Context(parent) = TraceContext::parse(Some(PARENT), None) else { panic!("a context") };
+        let other = TraceContext { span_id: [7; 8], ..parent.clone() };
+        let (one, two) = (OpId([1; 16]), OpId([2; 16]));
+        let all = [
+            parent.of_op(one, "load", 0),
+            parent.of_op(two, "load", 0),
+            parent.of_op(one, "commit", 0),
+            parent.of_op(one, "load", 1),
+            other.of_op(one, "load", 0),
+        ];
+        let ids: std::collections::BTreeSet<_> = all.iter().map(|context| context.span_id).collect();
+        assert_eq!(ids.len(), all.len());
+        let span = Span::new("load", one, parent, Time::ZERO, Time::ZERO).nth(1);
+        assert_eq!(span.context(), all[3]);
     }
 
     #[test]

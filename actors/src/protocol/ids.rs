@@ -18,6 +18,11 @@ impl Time {
         Self { ns: self.ns.saturating_add(ms.saturating_mul(1_000_000)) }
     }
 
+    /// Microseconds from `self` until `later`, 0 when it has passed.
+    pub const fn us_until(self, later: Self) -> u64 {
+        later.ns.saturating_sub(self.ns) / 1_000
+    }
+
     /// Milliseconds from `self` until `later`, 0 when it has passed.
     pub const fn ms_until(self, later: Self) -> u64 {
         later.ns.saturating_sub(self.ns) / 1_000_000
