@@ -1,12 +1,14 @@
 //! Bytes around a machine: decodes what comes, numbers and encodes what goes. The shell and the
 //! simulator both drive machines through this, so that both carry the same bytes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::link::Link;
 use crate::machine::{Effect, Inbound, Machine, ReplyTo, Sender, Trace, is_urgent};
 use crate::protocol::{
-    Address, Answer, Envelope, Incarnation, OpIds, Refusal, Resync, Time, Unsupported, VERSION, decode, encode,
+    Address, Answer, Envelope, Figures, Incarnation, OpIds, Refusal, Resync, StatusIs, Time, Unsupported, VERSION,
+    decode, encode,
 };
 use crate::span::{Span, TraceContext};
 
@@ -24,6 +26,8 @@ pub struct Host<M> {
     payload_bytes_max: usize,
     effects: Vec<Effect>,
     counts: Counts,
+    /// Sums of `Mark` effects.
+    marked: BTreeMap<&'static str, u64>,
 }
 
 /// Messages a host did not hand on.
@@ -95,6 +99,7 @@ impl<M: Machine> Host<M> {
             payload_bytes_max,
             effects: Vec::new(),
             counts: Counts::default(),
+            marked: BTreeMap::new(),
         }
     }
 
@@ -123,6 +128,14 @@ impl<M: Machine> Host<M> {
                     self.send_effects(out);
                 }
                 Err(malformed) => self.refuse(reply, Some(&envelope), malformed.into(), out),
+            };
+        }
+        if envelope.kind == FIGURES {
+            return match (decode::<Figures>(&envelope.body.0), reply) {
+                (Ok(_), Some(to)) => self.tell_figures(to, envelope.op, out),
+                // Nobody waits for them.
+                (Ok(_), None) => {}
+                (Err(malformed), reply) => self.refuse(reply, Some(&envelope), malformed.into(), out),
             };
         }
         let msg = match M::In::decode_body(&envelope.kind, &envelope.body.0) {
@@ -166,7 +179,7 @@ impl<M: Machine> Host<M> {
         [self.machine.next_deadline(), gap].into_iter().flatten().min()
     }
 
-    /// Named figures: the machine's, the link's and the host's own.
+    /// Named figures: the machine's, the link's, the host's own and the sum of every mark.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.machine.counters();
         all.extend(self.link.counters());
@@ -177,6 +190,7 @@ impl<M: Machine> Host<M> {
             ("host.stale", stale),
             ("host.oversize", oversize),
         ]);
+        all.extend(self.marked.iter().map(|(name, value)| (*name, *value)));
         all
     }
 
@@ -216,6 +230,12 @@ impl<M: Machine> Host<M> {
         }
     }
 
+    fn tell_figures(&mut self, to: ReplyTo, op: crate::protocol::OpId, out: &mut Output) {
+        let counters = self.counters().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let answer = Answer::StatusIs(StatusIs { counters });
+        self.send(Dest::Reply(to), answer.code(), op, answer.encode_body(), None, out);
+    }
+
     fn send_effects(&mut self, out: &mut Output) {
         let mut effects = std::mem::take(&mut self.effects);
         for effect in effects.drain(..) {
@@ -228,7 +248,10 @@ impl<M: Machine> Host<M> {
                 Effect::Reply { to, op, answer } => {
                     self.send(Dest::Reply(to), answer.code(), op, answer.encode_body(), None, out);
                 }
-                Effect::Mark { op, name, value } => out.marks.push((op, name, value)),
+                Effect::Mark { op, name, value } => {
+                    *self.marked.entry(name).or_insert(0) += value;
+                    out.marks.push((op, name, value));
+                }
                 Effect::Span(span) => out.spans.push(*span),
                 Effect::Link(to) => out.links.push(to),
             }
@@ -270,5 +293,7 @@ impl<M: Machine> Host<M> {
     }
 }
 
+/// The kind of [`Figures`], which every host answers beside what its machine understands.
+pub const FIGURES: &str = "figures";
 /// How long numbers may be missing before the sender is asked (requirement D3).
 pub const GAP_MS: u64 = 100;

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use actix::{Actor, Addr, Arbiter, Recipient, System};
+use actix::{Actor, Arbiter, Recipient, System};
 use hicached_actors::host::Host;
 use hicached_actors::machine::Machine;
 use hicached_actors::protocol::{Address, Drained, Incarnation, Rank};
 use hicached_client::client::{Client, ClientConfig};
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 use super::build::{self, StartError};
 use super::clock::Clock;
-use super::hosted::{Bell, Figures, Hostable, Hosted, Stop};
+use super::hosted::{Bell, Hostable, Hosted, Stop};
 use super::post::{Post, PostFigures};
 use crate::bus::Bus;
 use crate::config::Checked;
@@ -26,18 +26,14 @@ use crate::config::Checked;
 pub struct LocalGroup {
     control: Incarnation,
     post: Arc<Post>,
-    name: String,
-    orders: mpsc::Sender<Order>,
+    members: Vec<Address>,
+    client: Client,
+    stop: oneshot::Sender<()>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Named figures of one actor.
-pub type ActorFigures = (Address, Vec<(&'static str, u64)>);
-
-enum Order {
-    Figures(oneshot::Sender<Vec<ActorFigures>>),
-    Stop,
-}
+pub type ActorFigures = (Address, Vec<(String, u64)>);
 
 /// What every actor of the group is made with.
 struct Seat {
@@ -45,13 +41,6 @@ struct Seat {
     clock: Clock,
     control: Incarnation,
     inbox_frames: usize,
-}
-
-/// An actor as its group sees it.
-struct Member {
-    address: Address,
-    figures: Recipient<Figures>,
-    stop: Recipient<Stop>,
 }
 
 impl LocalGroup {
@@ -69,13 +58,16 @@ impl LocalGroup {
         let post = Arc::new(Post::new(bus, &name, group.config.group.cp_size));
         let seat =
             Seat { post: post.clone(), clock: Clock::start(), control, inbox_frames: group.config.bus.inbox_frames };
-        let (orders, inbox) = mpsc::channel(ORDERS_MAX);
+        let client = ClientConfig::new(name, Incarnation(uuid::Uuid::new_v4().into_bytes()));
+        let client = Client::new(post.bus().clone(), client);
+        let members = post.members().collect();
+        let (stop, stopped) = oneshot::channel();
         let (ready, is_ready) = oneshot::channel();
         let group = group.clone();
         let thread = std::thread::Builder::new().name("hicached control".to_owned());
-        let thread = thread.spawn(move || run(&group, seat, ready, inbox)).map_err(StartError::Thread)?;
+        let thread = thread.spawn(move || run(&group, seat, ready, stopped)).map_err(StartError::Thread)?;
         is_ready.await.unwrap_or(Err(StartError::Gone))?;
-        Ok(Self { control, post, name, orders, thread: Some(thread) })
+        Ok(Self { control, post, members, client, stop, thread: Some(thread) })
     }
 
     /// The control incarnation.
@@ -83,20 +75,24 @@ impl LocalGroup {
         self.control
     }
 
-    /// Named figures of every actor; empty when the group has ended.
+    /// Named figures of every actor that answers.
     pub async fn figures(&self) -> Vec<ActorFigures> {
-        let (answer, figures) = oneshot::channel();
-        if self.orders.send(Order::Figures(answer)).await.is_err() {
-            return Vec::new();
+        let mut all = Vec::with_capacity(self.members.len());
+        for of in &self.members {
+            match self.client.figures(*of).await {
+                Ok(figures) => all.push((*of, figures.counters)),
+                Err(error) => tracing::warn!(actor = %of, %error, "no figures"),
+            }
         }
-        figures.await.unwrap_or_default()
+        all
     }
 
-    /// One figure of one actor, 0 when it has none of that name.
+    /// One figure of one actor, 0 when it has none of that name or does not answer.
     pub async fn figure(&self, of: Address, name: &str) -> u64 {
-        let all = self.figures().await;
-        let named = all.iter().filter(|(address, _)| *address == of).flat_map(|(_, figures)| figures);
-        named.filter(|(have, _)| *have == name).map(|(_, value)| value).sum()
+        let figures = self.client.figures(of).await;
+        let figures = figures.inspect_err(|error| tracing::warn!(actor = %of, %error, "no figures"));
+        let named = figures.into_iter().flat_map(|figures| figures.counters).filter(|(have, _)| *have == name);
+        named.map(|(_, value)| value).sum()
     }
 
     /// Frames that were not sent.
@@ -107,11 +103,9 @@ impl LocalGroup {
     /// Takes no new sessions, waits up to `patience` for those that run, then stops ranks and machines. What was
     /// still running when the time was over.
     pub async fn stop(mut self, patience: Duration) -> Drained {
-        let engine = Incarnation(uuid::Uuid::new_v4().into_bytes());
-        let client = Client::new(self.post.bus().clone(), ClientConfig::new(self.name.clone(), engine));
         let until = Instant::now() + patience;
         let left = loop {
-            match client.drain(true).await {
+            match self.client.drain(true).await {
                 Ok(Drained { sessions: 0, ops: 0 }) => break Drained { sessions: 0, ops: 0 },
                 Ok(left) if Instant::now() >= until => break left,
                 Ok(_) => tokio::time::sleep(DRAIN_PAUSE).await,
@@ -122,7 +116,8 @@ impl LocalGroup {
             }
         };
         // An error means that the thread has ended already.
-        self.orders.send(Order::Stop).await.ok();
+        // Nobody hears it any more when the thread has ended.
+        self.stop.send(()).ok();
         if let Some(thread) = self.thread.take() {
             let joined = tokio::task::spawn_blocking(move || thread.join().is_ok()).await;
             tracing::debug!(ended = joined.unwrap_or(false), "the group has ended");
@@ -132,7 +127,7 @@ impl LocalGroup {
 }
 
 /// The control thread: actors, and orders until the last one.
-fn run(group: &Checked, seat: Seat, ready: oneshot::Sender<Result<(), StartError>>, mut orders: mpsc::Receiver<Order>) {
+fn run(group: &Checked, seat: Seat, ready: oneshot::Sender<Result<(), StartError>>, stopped: oneshot::Receiver<()>) {
     System::new().block_on(async move {
         let ranks = Arbiter::new();
         let members = match start_members(group, &seat, &ranks).await {
@@ -144,14 +139,8 @@ fn run(group: &Checked, seat: Seat, ready: oneshot::Sender<Result<(), StartError
             }
         };
         ready.send(Ok(())).ok();
-        while let Some(order) = orders.recv().await {
-            match order {
-                Order::Figures(answer) => {
-                    answer.send(figures(&members).await).ok();
-                }
-                Order::Stop => break,
-            }
-        }
+        // A group that was dropped ends as well.
+        stopped.await.ok();
         stop(&members).await;
         ranks.stop();
         ranks.join().ok();
@@ -159,28 +148,28 @@ fn run(group: &Checked, seat: Seat, ready: oneshot::Sender<Result<(), StartError
 }
 
 /// Starts the machines that answer before the one that asks: the index begins when all can be reached.
-async fn start_members(group: &Checked, seat: &Seat, ranks: &Arbiter) -> Result<Vec<Member>, StartError> {
+async fn start_members(group: &Checked, seat: &Seat, ranks: &Arbiter) -> Result<Vec<Recipient<Stop>>, StartError> {
     let mut members = Vec::new();
     let copies = build::copy_threads(group)?;
     for rank in (0..group.config.group.cp_size).map(Rank) {
         let (address, bell) = (Address::Rank(rank), Arc::new(Bell::default()));
         let host = build::rank(group, rank, copies.clone(), bell.clone(), seat.payload_bytes_max())?;
         let hosted = seat.host(host, address).await?.hearing(bell);
-        members.push(member(address, &Hosted::start_in_arbiter(&ranks.handle(), |_| hosted)));
+        members.push(Hosted::start_in_arbiter(&ranks.handle(), |_| hosted).recipient());
     }
     let control = seat.control;
     let allocator = seat.machine(build::allocator(group, control)?, Address::Allocator).await?;
-    members.push(member(Address::Allocator, &allocator.start()));
+    members.push(allocator.start().recipient());
     let writer = seat.machine(build::writer(group, control), Address::Writer).await?;
-    members.push(member(Address::Writer, &writer.start()));
+    members.push(writer.start().recipient());
     let loader = seat.machine(build::loader(group, control), Address::Loader).await?;
-    members.push(member(Address::Loader, &loader.start()));
+    members.push(loader.start().recipient());
     let evictor = seat.machine(build::evictor(group, control), Address::Evictor).await?;
-    members.push(member(Address::Evictor, &evictor.start()));
+    members.push(evictor.start().recipient());
     let index = seat.machine(build::index(group, control), Address::Index).await?;
     let index =
         index.starting_with(Box::new(|host, now, out| host.with(out, |index, effects| index.start(now, effects))));
-    members.push(member(Address::Index, &index.start()));
+    members.push(index.start().recipient());
     Ok(members)
 }
 
@@ -204,27 +193,13 @@ impl Seat {
     }
 }
 
-fn member<H: Hostable>(address: Address, actor: &Addr<Hosted<H>>) -> Member {
-    Member { address, figures: actor.clone().recipient(), stop: actor.clone().recipient() }
-}
-
-async fn figures(members: &[Member]) -> Vec<ActorFigures> {
-    let mut all = Vec::with_capacity(members.len());
-    for member in members {
-        all.push((member.address, member.figures.send(Figures).await.unwrap_or_default()));
-    }
-    all
-}
-
 /// Ranks first, which stand at the front: a machine never waits for a rank that was not told to end.
-async fn stop(members: &[Member]) {
+async fn stop(members: &[Recipient<Stop>]) {
     for member in members {
         // An actor that ended with its bus is stopped already.
-        member.stop.send(Stop).await.ok();
+        member.send(Stop).await.ok();
     }
 }
 
-/// Orders waiting for the control thread.
-const ORDERS_MAX: usize = 16;
 /// Between two questions whether all sessions have ended.
 const DRAIN_PAUSE: Duration = Duration::from_millis(20);

@@ -1,6 +1,5 @@
 //! One member of a group as an actix actor: its inbox is a stream of frames, its clock one timer.
 
-use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,9 +33,6 @@ pub trait Hostable: Unpin + 'static {
 
     /// The earliest deadline and what it is for.
     fn next_deadline(&self) -> Option<(Time, &'static str)>;
-
-    /// Named figures.
-    fn counters(&self) -> Vec<(&'static str, u64)>;
 }
 
 impl<M: Machine + Unpin + 'static> Hostable for Host<M> {
@@ -53,10 +49,6 @@ impl<M: Machine + Unpin + 'static> Hostable for Host<M> {
 
     fn next_deadline(&self) -> Option<(Time, &'static str)> {
         Self::next_deadline(self)
-    }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        Self::counters(self)
     }
 }
 
@@ -76,10 +68,6 @@ impl Hostable for RankHost {
     fn next_deadline(&self) -> Option<(Time, &'static str)> {
         Self::next_deadline(self)
     }
-
-    fn counters(&self) -> Vec<(&'static str, u64)> {
-        Self::counters(self)
-    }
 }
 
 /// What is done before the first message.
@@ -97,7 +85,6 @@ pub struct Hosted<H> {
     _served: Served,
     out: Output,
     armed: Option<(Time, SpawnHandle)>,
-    marks: BTreeMap<&'static str, u64>,
 }
 
 /// Rung from any thread when something happened that its actor has to collect; rings once until it is heard.
@@ -128,14 +115,6 @@ impl Bell {
     fn hear(&self) {
         self.rung.store(false, Ordering::Release);
     }
-}
-
-/// Asks an actor for its named figures.
-#[derive(Clone, Copy, Debug)]
-pub struct Figures;
-
-impl Message for Figures {
-    type Result = Vec<(&'static str, u64)>;
 }
 
 /// A bell was rung.
@@ -180,7 +159,6 @@ impl<H: Hostable> Hosted<H> {
             _served: served,
             out: Output::default(),
             armed: None,
-            marks: BTreeMap::new(),
         })
     }
 
@@ -214,7 +192,6 @@ impl<H: Hostable> Hosted<H> {
         }
         for (op, name, value) in self.out.marks.drain(..) {
             tracing::debug!(target: "hicached::op", actor = %self.address, ?op, mark = name, value);
-            *self.marks.entry(name).or_insert(0) += value;
         }
         let Some((at, why)) = self.host.next_deadline() else { return };
         if self.armed.is_some_and(|(armed, _)| armed <= at) {
@@ -266,16 +243,6 @@ impl<H: Hostable> StreamHandler<Frame> for Hosted<H> {
     /// The bus was closed: nothing can come any more.
     fn finished(&mut self, ctx: &mut Self::Context) {
         ctx.stop();
-    }
-}
-
-impl<H: Hostable> Handler<Figures> for Hosted<H> {
-    type Result = Vec<(&'static str, u64)>;
-
-    fn handle(&mut self, _: Figures, _: &mut Self::Context) -> Self::Result {
-        let mut figures = self.host.counters();
-        figures.extend(self.marks.iter().map(|(name, value)| (*name, *value)));
-        figures
     }
 }
 

@@ -15,5 +15,5 @@ pub use build::{StartError, check_pools};
 pub use clock::Clock;
 pub use connect::{NoBroker, connect};
 pub use group::{ActorFigures, LocalGroup};
-pub use hosted::{Bell, Figures, Hostable, Hosted, Start};
+pub use hosted::{Bell, Hostable, Hosted, Start};
 pub use post::{Post, PostFigures};

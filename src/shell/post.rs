@@ -58,6 +58,11 @@ impl Post {
         &self.bus
     }
 
+    /// Every member of the group.
+    pub fn members(&self) -> impl Iterator<Item = Address> {
+        self.subjects.keys().copied()
+    }
+
     /// The subject of a member; `None` outside the group.
     pub fn subject(&self, of: Address) -> Option<&Arc<str>> {
         self.subjects.get(&of)

@@ -302,6 +302,8 @@ wire! {
         /// Named counters in a fixed order.
         pub counters: Vec<(String, u64)>,
     }
+    /// Asks any member, whatever state it is in, for its figures: answered by its host, with [`StatusIs`].
+    pub struct Figures {}
     /// Events from a number on.
     pub struct Replay {
         /// First number wanted.

@@ -2,7 +2,7 @@
 //! through.
 
 use super::*;
-use crate::host::{Dest, Host, Output};
+use crate::host::{Dest, FIGURES, Host, Output};
 
 fn envelope(kind: &str, body: Vec<u8>) -> Envelope {
     Envelope {
@@ -82,4 +82,18 @@ fn a_message_over_the_limit_is_refused_with_both_sizes_before_it_is_sent() {
     let many = Probe { tenant: "a".to_owned(), salt: root(), keys: Keys(vec![root(); 70_000]) };
     let too_large = envelope("probe", Request::from(many).encode_body()).encode(1 << 20).expect_err("1.07 MiB");
     assert!(too_large.size > too_large.limit && too_large.limit == 1 << 20, "{too_large:?}");
+}
+
+#[test]
+fn figures_are_told_by_the_host_to_anybody_before_the_group_serves() {
+    let index = Index::new(IndexConfig::new(manifest(1), 65, 8), CONTROL, 1);
+    let mut host = Host::new(index, Address::Index, CONTROL, CONTROL, 1 << 20);
+    let ask = Envelope { control: Incarnation::default(), ..envelope(FIGURES, encode(&Figures {})) };
+    let Answer::StatusIs(figures) = answer(&mut host, &encode(&ask)) else { panic!("no figures") };
+    let told: Vec<(&str, u64)> = figures.counters.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    assert_eq!(told, host.counters());
+    assert!(told.contains(&("index.serving", 0)));
+    let Answer::Refused(Refusal::Malformed(_)) = answer(&mut host, &encode(&envelope(FIGURES, vec![]))) else {
+        panic!("an empty body is no message");
+    };
 }

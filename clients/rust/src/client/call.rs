@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use hicached_actors::calls::draw;
+use hicached_actors::host::FIGURES;
 use hicached_actors::machine::is_urgent;
-use hicached_actors::protocol::{Address, Answer, Bin, Envelope, Incarnation, Malformed, OpId, Request, VERSION};
+use hicached_actors::protocol::{
+    Address, Answer, Bin, Envelope, Figures, Incarnation, Malformed, OpId, Request, VERSION, encode,
+};
 use tokio::time::{Instant, sleep};
 
 use super::error::{can_repeat, is_away};
@@ -29,16 +32,25 @@ impl Client {
             _ => self.control(),
         };
         let body = Bin(request.encode_body());
-        let call = Call { to: Address::Index, op, control, kind: request.code(), body };
+        self.repeat(&Call { to: Address::Index, op, control, kind: request.code(), body }).await
+    }
+
+    /// Asks any member for its figures.
+    pub(super) async fn ask_figures(&self, of: Address) -> Result<Answer, ClientError> {
+        let body = Bin(encode(&Figures {}));
+        self.repeat(&Call { to: of, op: self.draw(), control: Incarnation::default(), kind: FIGURES, body }).await
+    }
+
+    async fn repeat(&self, call: &Call) -> Result<Answer, ClientError> {
         let config = &self.shared.config;
         let started = Instant::now();
         let mut away_since = None;
         for tries in 0.. {
             let left = config.deadline.saturating_sub(started.elapsed());
-            let frame = self.frame(&call, left)?;
+            let frame = self.frame(call, left)?;
             let subject = frame.subject.clone();
             let error = match self.shared.bus.request(frame, left.min(config.attempt)).await {
-                Ok(reply) => return self.read(op, &reply),
+                Ok(reply) => return self.read(call.op, &reply),
                 Err(error) => error,
             };
             if !can_repeat(&error) {

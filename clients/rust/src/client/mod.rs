@@ -106,7 +106,14 @@ impl std::fmt::Debug for Client {
 /// Asks and unwraps the one variant that answers.
 macro_rules! ask {
     ($client:expr, $op:expr, $request:expr, $answer:ident) => {
-        match $client.ask($op, &Request::from($request)).await {
+        unwrap!($client.ask($op, &Request::from($request)).await, $answer)
+    };
+}
+
+/// Unwraps the one variant that answers.
+macro_rules! unwrap {
+    ($answered:expr, $answer:ident) => {
+        match $answered {
             Ok(Answer::$answer(body)) => Ok(body),
             Ok(other) => Err(ClientError::Decode(Malformed::new("kind", other.code(), stringify!($answer)))),
             Err(error) => Err(error),
@@ -247,6 +254,11 @@ impl Client {
     /// The figures of the group.
     pub async fn status(&self, status: Status) -> Result<StatusIs, ClientError> {
         ask!(self, self.draw(), status, StatusIs)
+    }
+
+    /// The figures of one member, whatever state the group is in; nobody has to be registered.
+    pub async fn figures(&self, of: Address) -> Result<StatusIs, ClientError> {
+        unwrap!(self.ask_figures(of).await, StatusIs)
     }
 
     /// Events from a number on.

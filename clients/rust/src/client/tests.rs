@@ -151,3 +151,13 @@ async fn layers_are_told_to_their_rank() {
     let log = log.lock().unwrap();
     assert_eq!((log[0].subject.as_str(), log[0].envelope.kind.as_str()), ("hicached.v1.g.rank.2", "layer_ready"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn figures_are_asked_of_any_member_without_registration() {
+    let figures = StatusIs { counters: vec![("rank.backups".to_owned(), 3)] };
+    let (client, log) = client(config(), [figures.clone().into()]);
+    assert_eq!(client.figures(Address::Rank(Rank(2))).await.unwrap(), figures);
+    let log = log.lock().unwrap();
+    assert_eq!((log[0].subject.as_str(), log[0].envelope.kind.as_str()), ("hicached.v1.g.rank.2", "figures"));
+    assert_eq!(log[0].envelope.control, Incarnation::default());
+}
