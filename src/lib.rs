@@ -4,6 +4,7 @@ pub mod bench;
 pub mod bus;
 pub mod cli;
 pub mod config;
+pub mod crash;
 pub mod rank;
 pub mod replay;
 pub mod shell;

@@ -1,6 +1,9 @@
 //! Faults that tests plant, to see that they are found. Without the feature `planted-faults` none can be
 //! planted and [`Faults::is`] is a constant.
 
+/// Whether this build can be given faults: never one that serves.
+pub const PLANTABLE: bool = cfg!(feature = "planted-faults");
+
 /// One fault that a machine can be made to have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {

@@ -7,6 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{ConfigArgs, Failure, runtime, say};
 use crate::config::{BusKind, Checked};
+use crate::crash;
 use crate::rank::{PoolError, RankError};
 use crate::shell::{LocalGroup, StartError, connect};
 
@@ -18,10 +19,16 @@ pub(super) struct ServeArgs {
     /// How long sessions may take to end after a signal
     #[arg(long, default_value_t = 30, value_name = "SECONDS")]
     drain_s: u64,
+    /// The point at which this process dies on purpose, in a build that can
+    #[arg(long, hide = true, value_name = "POINT")]
+    crash_at: Option<String>,
 }
 
 pub(super) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let group = args.config.checked()?;
+    if let Some(point) = &args.crash_at {
+        crash::arm(point).map_err(|error| Failure::Usage(error.to_string()))?;
+    }
     runtime()?.block_on(serve(&group, Duration::from_secs(args.drain_s)))
 }
 

@@ -13,6 +13,7 @@ use super::layout::layer_bits;
 use super::machine::{RankMachine, Running};
 use super::ops::{Op, OpKind};
 use super::orders::{BackupRows, Order, RingUse};
+use crate::crash::{self, Inside};
 
 impl RankMachine {
     /// Copies this rank's pages of a backup, each layer when its track has finished it.
@@ -33,6 +34,7 @@ impl RankMachine {
         };
         // Seals go before the first new byte of any of the records.
         let generations: Vec<u32> = order.l2.iter().map(|slot| self.pool.table().reserve(*slot)).collect();
+        crash::reach(Inside::SealCleared);
         let rows = BackupRows::of(msg, &order, &generations);
         let kind = JobKind::Backup { step: msg.step, sums: self.fingerprints };
         let job = self.start(OpKind::Backup, from, msg.attempt, kind, order, rows, claim);
@@ -138,6 +140,7 @@ impl RankMachine {
         let failed = end.failed.into_iter().collect();
         let ack = CopyAck { attempt, rank: self.rank, layers, complete, failed };
         if complete && kind == OpKind::Backup {
+            crash::reach(Inside::Copied);
             rows.set_sums(&end.sums);
             self.ops.whole(op, ack.clone(), rows);
         } else {

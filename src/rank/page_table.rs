@@ -12,6 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use hicached_actors::protocol::Key;
 use hicached_client::shm::{Segment, ShmError};
 
+use crate::crash::{self, Inside};
+
 /// Checksums of a record, one per component, in the order of `Component::ALL`.
 pub type Sums = [u64; 4];
 
@@ -91,6 +93,7 @@ impl PageTable {
         for (at, word) in words.iter().enumerate() {
             self.word(slot, at as u64).store(*word, Ordering::Relaxed);
         }
+        crash::reach(Inside::RowWritten);
         self.word(slot, SEAL).store(checksum(slot, &words), Ordering::Release);
     }
 

@@ -14,6 +14,7 @@ use super::machine::RankMachine;
 use super::ops::{Op, OpKind};
 use super::orders::{BackupRows, same_length};
 use super::page_table::Row;
+use crate::crash::{self, Inside};
 
 impl RankMachine {
     /// Seals what the index has committed and clears the rest; nothing changes when any of it is refused.
@@ -34,9 +35,12 @@ impl RankMachine {
             Some(Op::Ended { sealed: true, .. }) => Ok(()),
             Some(Op::Whole { rows, ack }) => {
                 self.check_verdicts(rows, &mine)?;
-                for (slot, row) in &rows.rows {
+                for (at, (slot, row)) in rows.rows.iter().enumerate() {
                     match mine.get(slot) {
                         Some(true) => {
+                            if at > 0 {
+                                crash::reach(Inside::HalfSealed);
+                            }
                             self.pool.table().seal(*slot, row);
                             self.counts.sealed += 1;
                         }

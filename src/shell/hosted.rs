@@ -18,6 +18,7 @@ use hicached_actors::span::{Parent, TraceContext};
 use super::clock::Clock;
 use super::post::{Post, TRACEPARENT, TRACESTATE};
 use crate::bus::{BusError, BusyReply, Frame, Inbox, Served, inbox};
+use crate::crash::{Moment, Passage};
 use crate::rank::RankHost;
 
 /// What an actor drives: bytes in, bytes out, a deadline to arm.
@@ -235,9 +236,13 @@ impl<H: Hostable> StreamHandler<Frame> for Hosted<H> {
             Parent::None | Parent::NotSampled => None,
         };
         tracing::trace!(target: "hicached::op", "taken");
+        let passage = Passage::of(self.address, &frame.payload);
+        passage.at(Moment::Taken);
         self.host.deliver(self.clock.now(), &frame.payload, frame.reply_to, trace, &mut self.out);
         std::mem::forget(guard);
+        passage.at(Moment::Handled);
         self.finish(ctx);
+        passage.at(Moment::Sent);
     }
 
     /// The bus was closed: nothing can come any more.

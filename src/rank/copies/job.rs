@@ -14,6 +14,7 @@ use hicached_kernels::layout::{Component, Layout};
 use hicached_kernels::runs::Runs;
 
 use super::{Event, Events};
+use crate::crash::{self, Inside};
 use crate::rank::checked_read::{damaged_component, sums_of};
 use crate::rank::l1::L1;
 use crate::rank::layout::LayerCount;
@@ -191,6 +192,9 @@ impl Job {
         while progress.done.get(progress.done_row as usize) == Some(&true) {
             progress.done_row += 1;
         }
+        if progress.done_row == self.layers.total() / 2 {
+            crash::reach(self.half_way());
+        }
         if let JobKind::Load { slot, base, .. } = self.kind
             && progress.done_row < self.layers.total()
         {
@@ -199,6 +203,13 @@ impl Job {
         let ended = self.end_if_due(&mut progress);
         drop(progress);
         self.tell(ended);
+    }
+
+    fn half_way(&self) -> Inside {
+        match self.kind {
+            JobKind::Backup { .. } => Inside::HalfCopied,
+            JobKind::Load { .. } => Inside::HalfLoaded,
+        }
     }
 
     fn end_if_due(&self, progress: &mut Progress) -> Option<Ended> {
