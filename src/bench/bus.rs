@@ -210,7 +210,7 @@ async fn one_run(
         raw_ns.push(asked.elapsed().as_nanos() as u64);
     }
     let prompts: Vec<Prompt> = (0..args.requests).map(|_| made.prompt()).collect();
-    let report = engine.run(stream::iter(prompts), |_| ()).await;
+    let report = engine.run(stream::iter(prompts), |_, _| ()).await;
     if !report.is_clean() {
         return Err(BusBenchError::Failed {
             failed: report.requests - report.requests_ended,
@@ -218,7 +218,8 @@ async fn one_run(
         });
     }
     let latencies = report.latencies;
-    Ok([raw_ns, latencies.open_ns, latencies.step_ns, latencies.commit_ns].map(Percentiles::of_ns))
+    let raw = raw_ns.into_iter().collect();
+    Ok([&raw, &latencies.open, &latencies.step, &latencies.commit].map(Percentiles::of))
 }
 
 /// Frames that one `open` of uncached pages puts on the bus, by two. Heartbeats ride on the same bus: the median of

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use hicached_client::engine::Times;
 use serde::Serialize;
 
 /// Figures of a `replay` or `demo`.
@@ -97,12 +98,10 @@ pub struct Percentiles {
 }
 
 impl Percentiles {
-    /// Of times in nanoseconds, in any order.
-    pub fn of_ns(mut times_ns: Vec<u64>) -> Self {
-        times_ns.sort_unstable();
-        let at = |percent: usize| times_ns.get(times_ns.len().saturating_sub(1) * percent / 100);
-        let us = |percent| at(percent).map_or(0, |ns| ns.div_ceil(1_000));
-        Self { p50: us(50), p99: us(99) }
+    /// Of `times`.
+    pub fn of(times: &Times) -> Self {
+        let us = |percent| times.percentile_ns(percent).div_ceil(1_000);
+        Self { p50: us(50.0), p99: us(99.0) }
     }
 }
 
@@ -157,10 +156,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_values_that_were_measured() {
-        for (times, p50, p99) in [(vec![], 0, 0), (vec![1_000], 1, 1), ((0..=100).map(|n| n * 1_000).collect(), 50, 99)]
-        {
-            assert_eq!(Percentiles::of_ns(times), Percentiles { p50, p99 });
+    fn percentiles_are_right_to_three_digits() {
+        let all = (0..=100).map(|n| n * 1_000).collect::<Vec<u64>>();
+        for (times, p50, p99) in [(vec![], 0..=0, 0..=0), (vec![999], 1..=1, 1..=1), (all, 50..=51, 99..=100)] {
+            let found = Percentiles::of(&times.into_iter().collect());
+            assert!(p50.contains(&found.p50) && p99.contains(&found.p99), "{found:?}");
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::Stream;
 use hicached_actors::protocol::{Address, Flush, Keys};
 use hicached_client::client::{Client, ClientError};
-use hicached_client::engine::{Engine, EngineConfig, EngineError, Hit, Prompt, Report};
+use hicached_client::engine::{Ended, Engine, EngineConfig, EngineError, Hit, Progress, Prompt, Report};
 use sha2::{Digest, Sha256};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep};
@@ -86,7 +86,9 @@ impl Run<'_> {
         let mut engine = Engine::start(bus.clone(), self.engine_config(&group)).await?;
         serving(&running).await;
         let over = AtomicU64::new(0);
-        let count = |now: hicached_client::engine::Progress| {
+        let mut hits = Vec::new();
+        let count = |ended: Ended, now: Progress| {
+            note(&mut hits, &ended);
             over.store(now.over, Ordering::Relaxed);
             progress(now.over);
         };
@@ -96,7 +98,10 @@ impl Run<'_> {
             number = signals.next() => Err(RunError::Interrupted(number)),
         };
         let outcome = match served {
-            Ok(report) => self.measure(report, in_file_order, &running, engine.client()).await,
+            Ok(report) => {
+                let hash = hash_of_hits(&hits, in_file_order);
+                self.measure(report, hash, &running, engine.client()).await
+            }
             Err(error) => Err(error),
         };
         engine.stop().await;
@@ -122,7 +127,7 @@ impl Run<'_> {
     async fn measure(
         &self,
         report: Report,
-        in_file_order: Option<&[usize]>,
+        per_request_sha256: String,
         running: &LocalGroup,
         client: &Client,
     ) -> Result<Outcome, RunError> {
@@ -134,7 +139,6 @@ impl Run<'_> {
         }
         let pages = moved(running).await;
         let leaked_pages = flush_all(self.group, running, client).await?;
-        let (l1, l2) = report.hit_pages();
         let config = &self.group.config;
         Ok(Outcome {
             trace: self.name.clone(),
@@ -144,8 +148,8 @@ impl Run<'_> {
             requests: report.requests,
             requests_ended: report.requests_ended,
             full_pages: report.full_pages,
-            hit_pages: HitPages { l1, l2 },
-            per_request_sha256: hash_of_hits(&report.hits, in_file_order),
+            hit_pages: HitPages { l1: report.hit_pages.l1, l2: report.hit_pages.l2 },
+            per_request_sha256,
             pages,
             handovers: 0,
             bytes_verified: report.bytes_verified,
@@ -154,9 +158,9 @@ impl Run<'_> {
             refusals: report.refusals,
             wall_s: report.elapsed.as_secs_f64(),
             latency_us: LatencyUs {
-                open: Percentiles::of_ns(report.latencies.open_ns),
-                commit: Percentiles::of_ns(report.latencies.commit_ns),
-                load: Percentiles::of_ns(report.latencies.load_ns),
+                open: Percentiles::of(&report.latencies.open),
+                commit: Percentiles::of(&report.latencies.commit),
+                load: Percentiles::of(&report.latencies.load),
                 handover: Percentiles::default(),
             },
             control_only: self.group.layout.record_bytes() == 0,
@@ -208,6 +212,14 @@ async fn tell_of_stalls(running: &LocalGroup, over: &AtomicU64) -> Infallible {
             }
         }
     }
+}
+
+/// Keeps what a request hit at the place of its number.
+fn note(hits: &mut Vec<Hit>, ended: &Ended) {
+    if hits.len() <= ended.number {
+        hits.resize(ended.number + 1, Hit::default());
+    }
+    hits[ended.number] = ended.hit;
 }
 
 /// SHA-256 over the hit pages of every request, decimal, a newline after each.

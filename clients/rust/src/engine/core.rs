@@ -146,14 +146,11 @@ impl Core {
         all
     }
 
-    /// Takes a request into the report; returns its number.
-    pub(super) fn begin(&self, prompt: &Prompt) -> usize {
+    /// Takes a request into the report.
+    pub(super) fn begin(&self, prompt: &Prompt) {
         let mut report = self.report();
-        let number = report.hits.len();
-        report.hits.push(super::Hit::default());
         report.requests += 1;
         report.full_pages += u64::from(prompt.plan.pages());
-        number
     }
 
     /// Compares one layer of `pages` with what it must be.
@@ -214,19 +211,21 @@ impl Core {
         unreachable!("a load is given up at its deadline")
     }
 
-    /// Waits for a whole load that no forward waits for, comparing each layer as it arrives; `false` when it failed.
-    pub(super) async fn load(&self, request: usize, load: &Load) -> bool {
+    /// Waits for a whole load that no forward waits for, comparing each layer as it arrives. The nanoseconds it took,
+    /// or `None` when it failed.
+    pub(super) async fn load(&self, request: usize, load: &Load) -> Option<u64> {
         let (words, started) = (self.words(), Instant::now());
         let until = started + self.config.load_deadline;
         let mut buffers = Buffers::default();
         for layer in 0..self.pools.layers_of_load() {
             if !self.arrives(&words, &load.ticket, layer + 1, until).await {
-                return false;
+                return None;
             }
             self.verify(request, &load.pages, self.pools.layer_of_load(layer), &mut buffers);
         }
-        self.report().latencies.load_ns.push(started.elapsed().as_nanos() as u64);
-        true
+        let load_ns = started.elapsed().as_nanos() as u64;
+        self.report().latencies.load.record(load_ns);
+        Some(load_ns)
     }
 }
 

@@ -40,6 +40,8 @@ pub(super) struct Outcome {
     pub(super) step: u64,
     /// The session has to run again from the first position of its load.
     pub(super) load_failed: bool,
+    /// How long its load was waited for, when it had one that did not fail.
+    pub(super) load_ns: Option<u64>,
     /// The sessions of the step that do not count for the daemon, or why it did not take the step.
     pub(super) told: Result<Vec<OpId>, ClientError>,
 }
@@ -145,22 +147,24 @@ impl Forwards {
         let tell = async {
             let told = self.line.tell(step, until).await;
             if told.is_ok() {
-                self.core.report().latencies.step_ns.push(started.elapsed().as_nanos() as u64);
+                self.core.report().latencies.step.record(started.elapsed().as_nanos() as u64);
             }
             told
         };
         // The message is on its way before the first layer; its answer is not waited for by the computation.
-        let (told, ()) = tokio::join!(tell, compute(&self.core, number, &mut batch, &mut self.buffers));
+        let (told, compute_ns) = tokio::join!(tell, compute(&self.core, number, &mut batch, &mut self.buffers));
         for Running { work, load_failed } in batch {
-            let outcome = Outcome { step: number, load_failed, told: told.clone() };
+            let load_ns = (work.load.is_some() && !load_failed).then_some(compute_ns);
+            let outcome = Outcome { step: number, load_failed, load_ns, told: told.clone() };
             // A session whose caller gave it up wants no outcome.
             work.done.send(outcome).ok();
         }
     }
 }
 
-/// Writes the pages of a forward, target layers first, then draft layers, and says so on every rank.
-async fn compute(core: &Core, number: u64, batch: &mut [Running], buffers: &mut Buffers) {
+/// Writes the pages of a forward, target layers first, then draft layers, and says so on every rank. Returns the
+/// nanoseconds it took, waits for loads included.
+async fn compute(core: &Core, number: u64, batch: &mut [Running], buffers: &mut Buffers) -> u64 {
     let (pools, words, started) = (&core.pools, core.words(), Instant::now());
     let until = started + core.config.load_deadline;
     for load_layer in 0..pools.layers_of_load() {
@@ -188,7 +192,10 @@ async fn compute(core: &Core, number: u64, batch: &mut [Running], buffers: &mut 
     Track::ALL.into_iter().for_each(|track| words.advance(track, number, pools.layers(track), pools.layers(track)));
     let loads = batch.iter().filter(|running| running.work.load.is_some());
     let ended = loads.filter(|running| !running.load_failed).count();
-    core.report().latencies.load_ns.extend(std::iter::repeat_n(started.elapsed().as_nanos() as u64, ended));
+    let compute_ns = started.elapsed().as_nanos() as u64;
+    let mut report = core.report();
+    (0..ended).for_each(|_| report.latencies.load.record(compute_ns));
+    compute_ns
 }
 
 /// Tells steps in order, each until it is answered.

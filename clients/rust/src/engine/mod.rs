@@ -16,6 +16,7 @@ mod core;
 mod fate;
 mod forward;
 mod given_up;
+mod left_over;
 mod pools;
 mod report;
 mod session;
@@ -34,7 +35,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 pub use config::{EngineConfig, Prompt, Verify};
-pub use report::{ClosedSums, Hit, Latencies, Progress, Report, WrongPiece};
+pub use left_over::remove_left_over;
+pub use report::{ClosedSums, Ended, Hit, HitPages, How, Latencies, Progress, Report, Times, WrongPiece};
 
 use self::core::Core;
 use self::forward::{Forwards, Job};
@@ -100,8 +102,17 @@ impl Engine {
     }
 
     /// Serves `prompts` in their order, at most `sessions_max` at a time, until the stream ends and the last request
-    /// is over. `progress` is called after each.
-    pub async fn run(&mut self, prompts: impl Stream<Item = Prompt>, mut progress: impl FnMut(Progress)) -> Report {
+    /// is over. `over` is called after each.
+    pub async fn run(&mut self, prompts: impl Stream<Item = Prompt>, over: impl FnMut(Ended, Progress)) -> Report {
+        self.run_numbered(prompts.enumerate(), over).await
+    }
+
+    /// [`Engine::run`] with numbers that the caller gives: the fate of a request follows from its number.
+    pub async fn run_numbered(
+        &mut self,
+        prompts: impl Stream<Item = (usize, Prompt)>,
+        mut over: impl FnMut(Ended, Progress),
+    ) -> Report {
         let started = Instant::now();
         let before = self.core.counts();
         *self.core.report() = Report::default();
@@ -110,13 +121,13 @@ impl Engine {
         loop {
             tokio::select! {
                 biased;
-                Some(prompt) = prompts.next(), if in_flight.len() < self.core.config.sessions_max => {
-                    let number = self.core.begin(&prompt);
+                Some((number, prompt)) = prompts.next(), if in_flight.len() < self.core.config.sessions_max => {
+                    self.core.begin(&prompt);
                     in_flight.push(session::serve(&self.core, &self.jobs, number, prompt));
                 }
-                Some(()) = in_flight.next() => {
+                Some(ended) = in_flight.next() => {
                     let now = self.core.report().progress();
-                    progress(now);
+                    over(ended, now);
                 }
                 else => break,
             }

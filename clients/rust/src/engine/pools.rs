@@ -3,12 +3,10 @@
 //! For every (component, layer) a pool has a region of `pages` pages, side by side in the order of a record. Pages
 //! are named by group-wide ids; owner and physical page follow from the id.
 
-use std::path::PathBuf;
-
 use hicached_actors::protocol::{Incarnation, Key, PageId, Rank, Region, Register};
 
 use super::content::{Seed, difference};
-use super::{EngineConfig, EngineError};
+use super::{EngineConfig, EngineError, left_over};
 use crate::shm::{Segment, Track};
 
 /// Where one layer of one component stands in every rank's pool.
@@ -64,12 +62,17 @@ impl Pools {
                 offset += u64::from(config.pages) * stride;
             }
         }
+        match left_over::remove_left_over(&config.folder, &config.group) {
+            Ok(0) => {}
+            Ok(files) => tracing::info!(files, "pools of engines that are gone were removed"),
+            Err(error) => tracing::debug!(%error, "nobody looked for pools of engines that are gone"),
+        }
         let mut pools = Self { cp_size: manifest.cp_size, pages: config.pages, layers, regions, segments: Vec::new() };
         for (rank, engine) in engines.iter().enumerate() {
             let life = u64::from_be_bytes(engine.0[..8].try_into().unwrap_or_default());
-            let path: PathBuf = config.folder.join(format!("hicached-{}-engine-{rank}-{life:016x}", config.group));
+            let path = left_over::pool_file(&config.folder, &config.group, rank, life);
             // Pushed one by one: what was made before a failure is removed by the drop of `pools`.
-            pools.segments.push(Segment::create(&path, offset.max(SEGMENT_BYTES_MIN))?);
+            pools.segments.push(left_over::create_locked(&path, offset.max(SEGMENT_BYTES_MIN))?);
         }
         Ok(pools)
     }

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use hdrhistogram::Histogram;
+
 /// Result of [`super::Engine::run`].
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -18,8 +20,8 @@ pub struct Report {
     pub failed: u64,
     /// The first failures: number of the request and what happened.
     pub failures: Vec<(usize, String)>,
-    /// Hit pages of each request by its last answered `open`, in order of the source.
-    pub hits: Vec<Hit>,
+    /// Hit pages by the last answered `open` of each request that is over.
+    pub hit_pages: HitPages,
     /// Keyed pages of all prompts.
     pub full_pages: u64,
     /// Bytes compared with what they must be.
@@ -46,7 +48,7 @@ pub struct Report {
     pub preempted: u64,
     /// Sums over the answers to `close`.
     pub closed: ClosedSums,
-    /// Nanoseconds of answered requests.
+    /// How long answers took.
     pub latencies: Latencies,
     /// Of the whole run.
     pub elapsed: Duration,
@@ -59,6 +61,67 @@ pub struct Hit {
     pub l1: u32,
     /// Pages loaded from L2.
     pub l2: u32,
+}
+
+/// Hit pages of many requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HitPages {
+    /// Pages whose L1 copy was used.
+    pub l1: u64,
+    /// Pages loaded from L2.
+    pub l2: u64,
+}
+
+/// One request that is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its number.
+    pub number: usize,
+    /// In which way.
+    pub how: How,
+    /// Hit pages of its last answered `open`.
+    pub hit: Hit,
+    /// Full pages of its prompt.
+    pub full_pages: u32,
+    /// Nanoseconds until its last `open` was answered, if one was.
+    pub open_ns: Option<u64>,
+    /// Nanoseconds until its `close` was answered.
+    pub commit_ns: Option<u64>,
+    /// Nanoseconds from the start of the forward that needed its load until the last layer was there.
+    pub load_ns: Option<u64>,
+}
+
+impl Ended {
+    /// Request `number`, which has done nothing yet.
+    pub(super) fn new(number: usize, full_pages: u32) -> Self {
+        let (how, hit) = (How::Failed, Hit::default());
+        Self { number, how, hit, full_pages, open_ns: None, commit_ns: None, load_ns: None }
+    }
+}
+
+/// In which way a request is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Its session was closed.
+    Closed,
+    /// Its session was aborted, as it was fated to.
+    Aborted,
+    /// Computed without the cache, the daemon being away.
+    Uncached,
+    /// It did not end as it should.
+    Failed,
+}
+
+impl How {
+    /// As it is written.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Aborted => "aborted",
+            Self::Uncached => "uncached",
+            Self::Failed => "failed",
+        }
+    }
 }
 
 /// Sums over the answers to `close`, in pages.
@@ -74,17 +137,52 @@ pub struct ClosedSums {
     pub uncached: u64,
 }
 
-/// Nanoseconds from the first try of a request to its answer.
+/// From the first try of a request to its answer.
 #[derive(Clone, Debug, Default)]
 pub struct Latencies {
     /// `open`, the answered one alone.
-    pub open_ns: Vec<u64>,
+    pub open: Times,
     /// `step`.
-    pub step_ns: Vec<u64>,
+    pub step: Times,
     /// `close`.
-    pub commit_ns: Vec<u64>,
+    pub commit: Times,
     /// From the start of the forward that needs a load until its last layer was there.
-    pub load_ns: Vec<u64>,
+    pub load: Times,
+}
+
+/// Durations as a histogram of three digits: its memory does not grow with their number.
+#[derive(Clone, Debug)]
+pub struct Times(Histogram<u64>);
+
+impl Times {
+    /// Takes one in; what is longer than an hour counts as an hour.
+    pub fn record(&mut self, ns: u64) {
+        self.0.saturating_record(ns);
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Nanoseconds that `percent` of them do not exceed, 0 when there are none.
+    pub fn percentile_ns(&self, percent: f64) -> u64 {
+        self.0.value_at_percentile(percent)
+    }
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self(Histogram::new_with_bounds(1, HOUR_NS, DIGITS).expect("bounds and digits that a histogram has"))
+    }
+}
+
+impl FromIterator<u64> for Times {
+    fn from_iter<I: IntoIterator<Item = u64>>(times_ns: I) -> Self {
+        let mut times = Self::default();
+        times_ns.into_iter().for_each(|ns| times.record(ns));
+        times
+    }
 }
 
 /// A piece of a page that was not what it must be.
@@ -111,16 +209,13 @@ pub struct Progress {
     pub requests: u64,
     /// Requests that are over, in whatever way.
     pub over: u64,
+    /// Bytes compared so far.
+    pub bytes_verified: u64,
     /// Pieces that were wrong so far.
     pub mismatches: u64,
 }
 
 impl Report {
-    /// Pages served from L1 and from L2.
-    pub fn hit_pages(&self) -> (u64, u64) {
-        self.hits.iter().fold((0, 0), |(l1, l2), hit| (l1 + u64::from(hit.l1), l2 + u64::from(hit.l2)))
-    }
-
     /// Whether every request ended as it should and no byte was wrong.
     pub fn is_clean(&self) -> bool {
         self.mismatches == 0 && self.failed == 0 && self.requests_ended + self.uncached == self.requests
@@ -128,7 +223,23 @@ impl Report {
 
     pub(super) fn progress(&self) -> Progress {
         let over = self.requests_ended + self.uncached + self.failed;
-        Progress { requests: self.requests, over, mismatches: self.mismatches }
+        let Self { requests, bytes_verified, mismatches, .. } = *self;
+        Progress { requests, over, bytes_verified, mismatches }
+    }
+
+    /// Takes in a request that is over; what made it fail has been said before.
+    pub(super) fn ended(&mut self, ended: &Ended) {
+        match ended.how {
+            How::Closed => self.requests_ended += 1,
+            How::Aborted => {
+                self.requests_ended += 1;
+                self.aborted += 1;
+            }
+            How::Uncached => self.uncached += 1,
+            How::Failed => self.failed += 1,
+        }
+        self.hit_pages.l1 += u64::from(ended.hit.l1);
+        self.hit_pages.l2 += u64::from(ended.hit.l2);
     }
 
     pub(super) fn mismatch(&mut self, mismatch: WrongPiece, words: u64) {
@@ -140,7 +251,6 @@ impl Report {
     }
 
     pub(super) fn failure(&mut self, request: usize, error: &impl std::fmt::Display) {
-        self.failed += 1;
         if self.failures.len() < FIRST_MAX {
             self.failures.push((request, error.to_string()));
         }
@@ -149,3 +259,6 @@ impl Report {
 
 /// Mismatches and failures kept one by one; the rest is counted.
 const FIRST_MAX: usize = 32;
+const HOUR_NS: u64 = 3_600_000_000_000;
+/// Significant digits of a duration.
+const DIGITS: u8 = 3;

@@ -11,39 +11,42 @@ use super::core::{Core, Load, Placed};
 use super::fate::{End, Fate};
 use super::forward::{Job, Work, ended, join_again};
 use super::words::is_sound;
-use super::{Hit, Prompt, Verify};
+use super::{Ended, EngineError, Hit, How, Prompt, Verify};
 use crate::client::{Client, ClientError};
 use crate::tokens::Tail;
 
 /// Serves request `number` until it is over, in whatever way, and puts that into the report.
-pub(super) async fn serve(core: &Core, jobs: &mpsc::Sender<Job>, number: usize, prompt: Prompt) {
-    for _ in 0..LIVES_MAX {
-        let control = core.lead().control();
-        let over = match live(core, jobs, number, &prompt).await {
-            Ok(over) => over,
-            Err(ClientError::Uncached { .. }) => return core.report().uncached += 1,
-            Err(ClientError::NewIncarnation { .. }) => match join_again(jobs, control).await {
-                Ok(()) => {
-                    core.report().reopened += 1;
-                    continue;
-                }
-                Err(error) => return core.report().failure(number, &error),
-            },
-            Err(error) => return core.report().failure(number, &error),
-        };
-        let mut report = core.report();
-        match over {
-            Over::Closed => {}
-            Over::Aborted => report.aborted += 1,
-            Over::Preempted => {
-                report.preempted += 1;
-                continue;
-            }
+pub(super) async fn serve(core: &Core, jobs: &mpsc::Sender<Job>, number: usize, prompt: Prompt) -> Ended {
+    let mut ended = Ended::new(number, prompt.plan.pages());
+    ended.how = match lives(core, jobs, &prompt, &mut ended).await {
+        Ok(how) => how,
+        Err(EngineError::Client(ClientError::Uncached { .. })) => How::Uncached,
+        Err(error) => {
+            core.report().failure(number, &error);
+            How::Failed
         }
-        report.requests_ended += 1;
-        return;
+    };
+    core.report().ended(&ended);
+    ended
+}
+
+/// One session after the other until one ends by itself.
+async fn lives(core: &Core, jobs: &mpsc::Sender<Job>, prompt: &Prompt, ended: &mut Ended) -> Result<How, EngineError> {
+    for life in 1.. {
+        let control = core.lead().control();
+        match live(core, jobs, prompt, ended).await {
+            Ok(Over::Closed) => return Ok(How::Closed),
+            Ok(Over::Aborted) => return Ok(How::Aborted),
+            Ok(Over::Preempted) if life < LIVES_MAX => core.report().preempted += 1,
+            Ok(Over::Preempted) => return Err(odd("lives", life, "fewer").into()),
+            Err(ClientError::NewIncarnation { .. }) if life < LIVES_MAX => {
+                join_again(jobs, control).await?;
+                core.report().reopened += 1;
+            }
+            Err(error) => return Err(error.into()),
+        }
     }
-    core.report().failure(number, &format_args!("begun {LIVES_MAX} times without an end"));
+    unreachable!("the last life returns")
 }
 
 /// How a session was over.
@@ -58,7 +61,7 @@ enum Over {
 struct Session<'a> {
     core: &'a Core,
     jobs: &'a mpsc::Sender<Job>,
-    number: usize,
+    ended: &'a mut Ended,
     prompt: &'a Prompt,
     fate: Fate,
     id: OpId,
@@ -80,16 +83,16 @@ struct Session<'a> {
 }
 
 /// Opens a session and leads it to its end.
-async fn live(core: &Core, jobs: &mpsc::Sender<Job>, number: usize, prompt: &Prompt) -> Result<Over, ClientError> {
-    let (id, opened) = open(core, prompt).await?;
+async fn live(core: &Core, jobs: &mpsc::Sender<Job>, prompt: &Prompt, ended: &mut Ended) -> Result<Over, ClientError> {
+    let (id, opened, open_ns) = open(core, prompt).await?;
     let hit = Hit { l1: opened.l1_hit, l2: opened.l2_hit };
-    core.report().hits[number] = hit;
+    (ended.hit, ended.open_ns) = (hit, Some(open_ns));
     let mut session = Session {
         core,
         jobs,
-        number,
+        fate: Fate::draw(&core.config, ended.number),
+        ended,
         prompt,
-        fate: Fate::draw(&core.config, number),
         id,
         pages: Vec::new(),
         hit,
@@ -112,8 +115,8 @@ async fn live(core: &Core, jobs: &mpsc::Sender<Job>, number: usize, prompt: &Pro
     over
 }
 
-/// Opens a session, asking again under a new op after each refusal with a hint.
-async fn open(core: &Core, prompt: &Prompt) -> Result<(OpId, Opened), ClientError> {
+/// Opens a session, asking again under a new op after each refusal with a hint. With the nanoseconds of the last try.
+async fn open(core: &Core, prompt: &Prompt) -> Result<(OpId, Opened, u64), ClientError> {
     let (client, plan) = (core.lead(), &prompt.plan);
     let open = Open {
         tenant: prompt.tenant.clone(),
@@ -130,8 +133,9 @@ async fn open(core: &Core, prompt: &Prompt) -> Result<(OpId, Opened), ClientErro
         let (session, asked) = (client.draw(), Instant::now());
         match client.open(session, open.clone()).await {
             Ok(opened) => {
-                core.report().latencies.open_ns.push(asked.elapsed().as_nanos() as u64);
-                return Ok((session, opened));
+                let open_ns = asked.elapsed().as_nanos() as u64;
+                core.report().latencies.open.record(open_ns);
+                return Ok((session, opened, open_ns));
             }
             Err(error) => {
                 if error.leaves_doubt() {
@@ -175,7 +179,7 @@ impl Session<'_> {
 
     async fn run(&mut self) -> Result<Over, ClientError> {
         let l1_hits = self.placed(0, self.hit.l1);
-        self.core.verify_all(self.number, &l1_hits).await;
+        self.core.verify_all(self.ended.number, &l1_hits).await;
         let stop_after = self.fate.end.after(self.forwards_left());
         loop {
             if stop_after.is_some_and(|after| self.forwards >= after) {
@@ -192,8 +196,11 @@ impl Session<'_> {
                 }
             } else if let Some(load) = self.load.take() {
                 let load = self.with_pages(load);
-                if !self.core.load(self.number, &load).await {
-                    self.fall_back();
+                match self.core.load(self.ended.number, &load).await {
+                    Some(load_ns) => self.ended.load_ns = Some(load_ns),
+                    None => {
+                        self.fall_back();
+                    }
                 }
             } else {
                 break;
@@ -203,7 +210,7 @@ impl Session<'_> {
             // Without a draft only what was served holds every component.
             let whole = if self.fate.draft { self.end() / self.page_tokens() } else { self.hit.l1 };
             let full = self.placed(0, whole);
-            self.core.verify_all(self.number, &full).await;
+            self.core.verify_all(self.ended.number, &full).await;
         }
         if self.core.config.paging().lookahead_tokens > 0 {
             // The token that was sampled last is in no page, and keys the page before it.
@@ -240,10 +247,11 @@ impl Session<'_> {
             load_read: self.hit.l2 > 0 && load.is_none(),
         };
         let (done, outcome) = oneshot::channel();
-        let work = Work { request: self.number, entry, writes: self.writes(first, last, end), load, done };
+        let work = Work { request: self.ended.number, entry, writes: self.writes(first, last, end), load, done };
         self.jobs.send(Job::Run(work)).await.map_err(|_| ended())?;
         let outcome = outcome.await.map_err(|_| ended())?;
         self.forwards += 1;
+        self.ended.load_ns = outcome.load_ns.or(self.ended.load_ns);
         self.last_step = outcome.step;
         let is_void = outcome.told?.contains(&self.id);
         if !outcome.load_failed && !is_void {
@@ -312,8 +320,10 @@ impl Session<'_> {
                 Err(error) => self.client().wait_for_room(error, until).await?,
             }
         };
+        let commit_ns = asked.elapsed().as_nanos() as u64;
+        self.ended.commit_ns = Some(commit_ns);
         let mut report = self.core.report();
-        report.latencies.commit_ns.push(asked.elapsed().as_nanos() as u64);
+        report.latencies.commit.record(commit_ns);
         report.closed.l1_pages += u64::from(closed.l1_pages);
         report.closed.l2_pages += u64::from(closed.l2_pages);
         report.closed.duplicates += u64::from(closed.duplicates);

@@ -166,7 +166,7 @@ pub enum ShmError {
     /// The operating system refused.
     #[error("cannot {doing} {}: {source}", path.display())]
     Io {
-        /// What was tried: `create`, `open`, `size`, `measure`, `map`, `lock`.
+        /// What was tried: `create`, `open`, `size`, `measure`, `map`, `lock`, `remove`.
         doing: &'static str,
         /// The file.
         path: PathBuf,

@@ -43,7 +43,7 @@ fn prompt(config: &EngineConfig, seed: u32, count: u32) -> Prompt {
 }
 
 async fn run(engine: &mut Engine, prompts: Vec<Prompt>) -> Report {
-    let report = engine.run(stream::iter(prompts), |_| {}).await;
+    let report = engine.run(stream::iter(prompts), |_, _| {}).await;
     assert!(report.failures.is_empty(), "{:?}", report.failures);
     report
 }
@@ -78,7 +78,7 @@ async fn one_request_at_a_time_is_open_step_close() {
     }
     assert!(report.is_clean());
     assert_eq!((report.requests_ended, report.steps, report.full_pages), (2, 2, 6));
-    assert_eq!((report.latencies.open_ns.len(), report.latencies.commit_ns.len()), (2, 2));
+    assert_eq!((report.latencies.open.count(), report.latencies.commit.count()), (2, 2));
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,7 +113,7 @@ async fn hits_are_compared_before_use_and_a_wrong_word_is_named() {
     run(&mut engine, vec![prompt(&config, 1, 70)]).await;
     daemon.state().serve = Serve::FromL1;
     let again = run(&mut engine, vec![prompt(&config, 1, 70)]).await;
-    assert_eq!((again.hits.as_slice(), again.bytes_verified), ([Hit { l1: 4, l2: 0 }].as_slice(), 4 * 4 * 64));
+    assert_eq!((again.hit_pages, again.bytes_verified), (HitPages { l1: 4, l2: 0 }, 4 * 4 * 64));
     assert!(again.is_clean());
 
     let page = daemon.state().l1[&prompt(&config, 1, 70).plan.keys[2]];
@@ -135,9 +135,9 @@ async fn a_load_is_waited_for_layer_by_layer_and_compared() {
     // With a tail to compute, and with nothing to compute at all.
     for (tokens, kinds) in [(70, vec!["open", "step", "close"]), (64, vec!["open", "close"])] {
         let report = run(&mut engine, vec![prompt(&config, 1, tokens)]).await;
-        assert_eq!((report.hits[0], report.loads, report.loads_failed), (Hit { l1: 0, l2: 4 }, 1, 0));
+        assert_eq!((report.hit_pages, report.loads, report.loads_failed), (HitPages { l1: 0, l2: 4 }, 1, 0));
         assert_eq!((report.bytes_verified, report.mismatches), (4 * 4 * 64, 0));
-        assert_eq!(report.latencies.load_ns.len(), 1);
+        assert_eq!(report.latencies.load.count(), 1);
         assert_eq!(daemon.kinds(), kinds);
     }
 }
@@ -288,7 +288,7 @@ async fn decoded_pages_go_from_lane_to_lane_and_are_keyed_like_a_prompt_of_the_s
         daemon.state().serve = Serve::FromL1;
         let plan = PagePlan::of_tokens(SALT, &whole, config.paging(), |_| &[]);
         let served = run(&mut engine, vec![Prompt::new("t", plan)]).await;
-        assert_eq!((served.hits[0].l1, served.mismatches), (4, 0));
+        assert_eq!((served.hit_pages.l1, served.mismatches), (4, 0));
     }
 }
 
@@ -374,7 +374,7 @@ async fn a_step_refused_for_a_session_is_told_without_it_so_that_numbers_go_on()
     let expired = Expired { session: OpId::default(), lease_ms: 1 };
     daemon.state().refuse = [("step", Refusal::from(expired))].into();
     let prompts = vec![prompt(&config, 1, 40), prompt(&config, 2, 40)];
-    let report = engine.run(stream::iter(prompts), |_| {}).await;
+    let report = engine.run(stream::iter(prompts), |_, _| {}).await;
     assert_eq!((report.failed, report.requests_ended), (1, 1));
     let requests = daemon.requests();
     let told: Vec<_> = steps(&requests).iter().map(|step| (step.number, step.entries.len())).collect();
@@ -418,7 +418,7 @@ async fn pages_without_bytes_change_nothing_but_the_bytes() {
     run(&mut engine, vec![prompt(&config, 1, 70)]).await;
     daemon.state().serve = Serve::FromL2;
     let report = run(&mut engine, vec![prompt(&config, 1, 70)]).await;
-    assert_eq!((report.hits[0].l2, report.bytes_verified, report.is_clean()), (4, 0, true));
+    assert_eq!((report.hit_pages.l2, report.bytes_verified, report.is_clean()), (4, 0, true));
     assert_eq!(daemon.kinds(), ["open", "step", "close", "open", "step", "close"]);
 }
 
@@ -445,7 +445,7 @@ async fn sessions_that_a_lost_connection_ended_are_told_of_when_the_daemon_is_ba
             let daemon = Daemon::new(config.manifest.clone());
             let mut engine = start(&daemon, &config).await;
             daemon.state().leaves_at = Some((kind, carried_out));
-            let report = engine.run(stream::iter([prompt(&config, 1, 40)]), |_| {}).await;
+            let report = engine.run(stream::iter([prompt(&config, 1, 40)]), |_, _| {}).await;
             assert_eq!((report.failed, report.requests_ended), (1, 0), "{kind}");
             // Longer than a lease: the heartbeats that are answered then renew every session that still is.
             tokio::time::sleep(Duration::from_secs(60)).await;
@@ -460,7 +460,7 @@ async fn sessions_that_a_lost_connection_ended_are_told_of_when_the_daemon_is_ba
             let aborts = told.iter().filter_map(|r| if let Request::Abort(a) = r { Some(a.last_step) } else { None });
             assert_eq!(aborts.collect::<Vec<_>>(), [last_step], "{case}: until it is answered, and no more");
             daemon.state().serve = Serve::Nothing;
-            assert!(engine.run(stream::iter([prompt(&config, 2, 40)]), |_| {}).await.is_clean(), "{case}");
+            assert!(engine.run(stream::iter([prompt(&config, 2, 40)]), |_, _| {}).await.is_clean(), "{case}");
         }
     }
 }
