@@ -5,6 +5,7 @@ pub mod bus;
 pub mod cli;
 pub mod config;
 pub mod crash;
+pub mod fleet;
 pub mod rank;
 pub mod replay;
 pub mod shell;

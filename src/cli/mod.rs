@@ -4,6 +4,7 @@
 
 mod bench;
 mod check;
+mod engine;
 mod options;
 mod output;
 mod progress;
@@ -44,6 +45,8 @@ enum Command {
     Check(check::CheckArgs),
     /// Serves one group until a signal ends it
     Serve(serve::ServeArgs),
+    /// Serves requests as an engine in a process of its own, their numbers on standard input
+    Engine(engine::EngineArgs),
     /// Serves a workload of our own and checks every byte
     Demo(DemoArgs),
     /// Serves a recorded trace
@@ -97,6 +100,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Check(args) => check::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Engine(args) => engine::run(&args),
         Command::Demo(args) => replay::demo(&args),
         Command::Replay(args) => replay::replay(&args),
         Command::Sim(args) => sim::run(&args),

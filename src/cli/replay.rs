@@ -4,6 +4,7 @@ use futures_util::stream;
 
 use super::{Failure, Progress, print, print_json, runtime};
 use crate::replay::demo::DemoArgs;
+use crate::replay::load::Load;
 use crate::replay::options::ReplayArgs;
 use crate::replay::outcome::Outcome;
 use crate::replay::prompts::prompts;
@@ -27,10 +28,7 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     let run = Run {
         name: args.trace.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         group: &job.group,
-        sessions: args.concurrency as usize,
-        chunk_tokens: job.chunk_tokens,
-        abort_permille: 0,
-        seed: 0,
+        load: Load { sessions: args.concurrency as usize, chunk_tokens: job.chunk_tokens, abort_permille: 0, seed: 0 },
     };
     let progress = Progress::new("requests", job.sent.len() as u64);
     let prompts = stream::iter(prompts(&job, args.control_only));

@@ -21,7 +21,7 @@ pub use masked::masked;
 pub use plan::{Plan, TierPlan};
 
 /// Everything that can be configured.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// The group of ranks.
@@ -47,7 +47,7 @@ pub struct Config {
 }
 
 /// The group of ranks.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Group {
     /// One NATS token.
@@ -71,7 +71,7 @@ pub struct Group {
 }
 
 /// What a page holds.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Model {
     /// In record order.
@@ -79,7 +79,7 @@ pub struct Model {
 }
 
 /// One component of a page.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ComponentConfig {
     /// `target.kv`, `target.index`, `draft.kv` or `draft.index`.
@@ -93,7 +93,7 @@ pub struct ComponentConfig {
 }
 
 /// Device memory.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct L1 {
     /// Usable pages of the group.
@@ -103,7 +103,7 @@ pub struct L1 {
 }
 
 /// Host memory.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct L2 {
     /// Pages of the group.
@@ -117,7 +117,7 @@ pub struct L2 {
 }
 
 /// How much a backup wants one run of host pages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Contiguity {
     /// Any pages.
@@ -130,7 +130,7 @@ pub enum Contiguity {
 }
 
 /// When pages are copied to the host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WritePolicy {
     /// In the step that computes them.
@@ -143,7 +143,7 @@ pub enum WritePolicy {
 }
 
 /// What is copied and when.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Cache {
     /// When pages are copied to the host.
@@ -153,7 +153,7 @@ pub struct Cache {
 }
 
 /// A part that this build does not have; only `none` passes the check.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Backend {
     /// Its name.
@@ -161,7 +161,7 @@ pub struct Backend {
 }
 
 /// The message bus.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct BusConfig {
     /// Which one.
@@ -175,7 +175,7 @@ pub struct BusConfig {
 }
 
 /// Which bus.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, clap::ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum BusKind {
     /// Inside one process.
@@ -186,7 +186,7 @@ pub enum BusKind {
 }
 
 /// Every rank.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RankConfig {
     /// Where pool files are made.
@@ -198,7 +198,7 @@ pub struct RankConfig {
 }
 
 /// How long silence is borne.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Leases {
     /// Of a session.

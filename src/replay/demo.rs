@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::Args;
 use futures_util::stream;
 
+use super::load::Load;
 use super::options::{BusArgs, Fixed, built_in, components};
 use super::outcome::Outcome;
 use super::run::{Run, RunError};
@@ -78,15 +79,13 @@ pub async fn until(stop: &AtomicBool) -> Result<Outcome, RunError> {
 impl<'a> Run<'a> {
     /// The demo of `seed` on `group`.
     pub fn demo(group: &'a Checked, seed: u64) -> Self {
-        Self {
-            name: "demo".to_owned(),
-            group,
-            sessions: SESSIONS,
-            chunk_tokens: CHUNK_TOKENS,
-            abort_permille: ABORT_PERMILLE,
-            seed,
-        }
+        Self { name: "demo".to_owned(), group, load: demo_load(seed) }
     }
+}
+
+/// What the engine of the demo of `seed` does.
+pub fn demo_load(seed: u64) -> Load {
+    Load { sessions: SESSIONS, chunk_tokens: CHUNK_TOKENS, abort_permille: ABORT_PERMILLE, seed }
 }
 
 /// Keys that the demo sets itself.

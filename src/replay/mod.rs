@@ -2,12 +2,15 @@
 
 pub mod demo;
 pub mod folder;
+pub mod load;
 #[cfg(test)]
 mod lru;
+pub mod numbered;
 pub mod options;
 pub mod outcome;
 pub mod pages;
 pub mod prompts;
 pub mod run;
+pub mod signals;
 pub mod trace;
 pub mod workload;

@@ -7,13 +7,14 @@ use std::time::Duration;
 use futures_util::Stream;
 use hicached_actors::protocol::{Address, Flush, Keys};
 use hicached_client::client::{Client, ClientError};
-use hicached_client::engine::{Ended, Engine, EngineConfig, EngineError, Hit, Progress, Prompt, Report};
+use hicached_client::engine::{Ended, Engine, EngineError, Hit, Progress, Prompt, Report};
 use sha2::{Digest, Sha256};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use super::folder::{Folder, FolderError};
+use super::load::Load;
 use super::outcome::{HitPages, LatencyUs, MovedPages, Outcome, Percentiles};
+use super::signals::Signals;
 use crate::config::{Checked, ConfigRefused};
 use crate::shell::{LocalGroup, NoBroker, StartError, connect};
 
@@ -24,14 +25,8 @@ pub struct Run<'a> {
     pub name: String,
     /// The group.
     pub group: &'a Checked,
-    /// Requests in flight.
-    pub sessions: usize,
-    /// Most tokens of one prefill chunk.
-    pub chunk_tokens: u32,
-    /// Requests of a thousand that are aborted on the way.
-    pub abort_permille: u32,
-    /// Where all chance of the engine grows from.
-    pub seed: u64,
+    /// What its engine does.
+    pub load: Load,
 }
 
 /// Why there is no outcome.
@@ -83,7 +78,7 @@ impl Run<'_> {
             number = signals.next() => return Err(RunError::Interrupted(number)),
         };
         let running = LocalGroup::start(&group, bus.clone()).await?;
-        let mut engine = Engine::start(bus.clone(), self.engine_config(&group)).await?;
+        let mut engine = Engine::start(bus.clone(), self.load.engine_config(&group)).await?;
         serving(&running).await;
         let over = AtomicU64::new(0);
         let mut hits = Vec::new();
@@ -110,20 +105,6 @@ impl Run<'_> {
         outcome
     }
 
-    fn engine_config(&self, group: &Checked) -> EngineConfig {
-        let config = &group.config;
-        let physical_pages = config.l1.pages / u32::from(config.group.cp_size) + 1;
-        let folder = config.rank.pool_folder.clone();
-        EngineConfig {
-            chunk_tokens: self.chunk_tokens,
-            sessions_max: self.sessions,
-            abort_permille: self.abort_permille,
-            seed: self.seed,
-            away_after: AWAY_MAX,
-            ..EngineConfig::new(config.group.name.clone(), group.manifest.clone(), physical_pages, folder)
-        }
-    }
-
     async fn measure(
         &self,
         report: Report,
@@ -131,12 +112,6 @@ impl Run<'_> {
         running: &LocalGroup,
         client: &Client,
     ) -> Result<Outcome, RunError> {
-        for (request, failure) in &report.failures {
-            tracing::error!(request, failure, "a request failed");
-        }
-        for mismatch in &report.first_mismatches {
-            tracing::error!(?mismatch, "wrong bytes");
-        }
         let pages = moved(running).await;
         let leaked_pages = flush_all(self.group, running, client).await?;
         let config = &self.group.config;
@@ -164,32 +139,10 @@ impl Run<'_> {
                 handover: Percentiles::default(),
             },
             control_only: self.group.layout.record_bytes() == 0,
-            concurrency: self.sessions as u64,
+            concurrency: self.load.sessions as u64,
             l1_pages: config.l1.pages,
             l2_pages: config.l2.pages,
         })
-    }
-}
-
-/// The signals that end a run early.
-struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-}
-
-impl Signals {
-    /// From now on these signals end nothing by themselves, so that a run can leave nothing behind.
-    fn heard() -> std::io::Result<Self> {
-        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
-    }
-
-    /// The number of the next one.
-    async fn next(&mut self) -> u8 {
-        let kind = tokio::select! {
-            _ = self.interrupt.recv() => SignalKind::interrupt(),
-            _ = self.terminate.recv() => SignalKind::terminate(),
-        };
-        u8::try_from(kind.as_raw_value()).expect("signals have small numbers")
     }
 }
 
@@ -267,9 +220,6 @@ async fn flush_all(group: &Checked, running: &LocalGroup, client: &Client) -> Re
     }
 }
 
-/// A broker that restarts is waited for, with every session kept: each request is repeated under its op, and the
-/// result of a run does not depend on one. As long as a request may take in all.
-const AWAY_MAX: Duration = Duration::from_secs(30);
 /// The ranks' page tables are read and the allocator knows what is taken.
 const SERVING_MAX: Duration = Duration::from_secs(5);
 /// Longer than any request of a healthy run takes.

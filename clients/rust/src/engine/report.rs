@@ -246,12 +246,14 @@ impl Report {
         self.mismatches += 1;
         self.mismatched_words += words;
         if self.first_mismatches.len() < FIRST_MAX {
+            tracing::error!(?mismatch, "wrong bytes");
             self.first_mismatches.push(mismatch);
         }
     }
 
     pub(super) fn failure(&mut self, request: usize, error: &impl std::fmt::Display) {
         if self.failures.len() < FIRST_MAX {
+            tracing::error!(request, %error, "a request failed");
             self.failures.push((request, error.to_string()));
         }
     }

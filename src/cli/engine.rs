@@ -1,0 +1,217 @@
+//! `hicached engine`: the synthetic engine as a process of its own.
+//!
+//! Numbers of requests come on standard input, one a line; each request that is over is one JSON object a line on
+//! standard output, behind a line that begins with `ready`. When the input ends, the rest is served and the last line
+//! holds the totals.
+
+use std::io::BufRead;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use clap::Args;
+use futures_util::stream;
+use hicached_client::engine::{Ended, Engine, Progress, Report};
+use serde::Serialize;
+use tokio::sync::mpsc;
+
+use super::{ConfigArgs, Failure, print, print_json, runtime};
+use crate::config::{BusKind, Checked};
+use crate::replay::load::Load;
+use crate::replay::numbered::Numbered;
+use crate::replay::signals::Signals;
+use crate::replay::trace::Trace;
+use crate::shell::connect;
+
+/// Arguments of `engine`.
+#[derive(Debug, Args)]
+pub(super) struct EngineArgs {
+    #[command(flatten)]
+    config: ConfigArgs,
+    /// A trace whose requests the numbers stand for; without one they stand for the demo's
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Where the demo's workload, and who is aborted, grow from
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    seed: u64,
+    /// Requests of the demo after which they begin again; a trace begins again at its end
+    #[arg(long, default_value_t = u64::MAX, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    lap: u64,
+    /// Requests in flight
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    concurrency: u32,
+    /// Most tokens of one prefill chunk
+    #[arg(long, default_value_t = 1024, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    chunk_tokens: u32,
+    /// Requests of a thousand that are aborted on the way
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000))]
+    abort_permille: u32,
+}
+
+/// One request that is over, with where the engine stands.
+#[derive(Debug, Serialize)]
+struct EndedLine {
+    number: usize,
+    how: &'static str,
+    l1: u32,
+    l2: u32,
+    full_pages: u32,
+    open_ns: Option<u64>,
+    commit_ns: Option<u64>,
+    load_ns: Option<u64>,
+    bytes_verified: u64,
+    mismatches: u64,
+}
+
+/// The last line.
+#[derive(Debug, Serialize)]
+struct Totals {
+    totals: Sums,
+}
+
+#[derive(Debug, Serialize)]
+struct Sums {
+    requests: u64,
+    requests_ended: u64,
+    aborted: u64,
+    failed: u64,
+    failures: Vec<(usize, String)>,
+    reopened: u64,
+    preempted: u64,
+    loads: u64,
+    loads_failed: u64,
+    steps: u64,
+    repeats: u64,
+    refusals: std::collections::BTreeMap<String, u64>,
+    bytes_verified: u64,
+    mismatches: u64,
+}
+
+pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
+    let mut faults = Vec::new();
+    let trace = args.trace.as_ref().map(|path| Trace::open(path)).transpose();
+    let trace = trace.unwrap_or_else(|error| {
+        faults.push(format!("--trace: {error}"));
+        None
+    });
+    let group = match args.config.checked() {
+        Ok(group) if group.config.bus.kind == BusKind::Memory => {
+            faults.push("bus.kind is memory: it reaches nobody outside a process, make it nats".to_owned());
+            None
+        }
+        Ok(group) => Some(group),
+        Err(Failure::Usage(why)) => {
+            faults.push(why);
+            None
+        }
+        Err(other) => return Err(other),
+    };
+    let Some(group) = group.filter(|_| faults.is_empty()) else { return Err(Failure::Usage(faults.join("\n"))) };
+    let requests = match trace {
+        Some(trace) => Numbered::trace(trace, &group.manifest),
+        None => Numbered::demo(args.seed, args.lap, &group.manifest),
+    };
+    let load = Load {
+        sessions: args.concurrency as usize,
+        chunk_tokens: args.chunk_tokens,
+        abort_permille: args.abort_permille,
+        seed: args.seed,
+    };
+    runtime()?.block_on(serve(&group, load, requests))
+}
+
+async fn serve(group: &Checked, load: Load, mut requests: Numbered) -> Result<(), Failure> {
+    let mut signals = Signals::heard().map_err(|error| Failure::Fault(format!("signals: {error}")))?;
+    let bus = connect(&group.config.bus).await.map_err(|error| Failure::Usage(error.to_string()))?;
+    let started = tokio::select! {
+        engine = Engine::start(bus.clone(), load.engine_config(group)) => engine,
+        signal = signals.next() => return Err(Failure::Interrupted(signal)),
+    };
+    let mut engine = started.map_err(|error| Failure::Fault(format!("the engine cannot join: {error}")))?;
+    print(&format!("ready engine of {}", group.config.group.name))?;
+    let refused = Arc::new(Mutex::new(None));
+    let numbers = numbers_of_input(refused.clone());
+    let prompts = stream::unfold((numbers, &mut requests), async |(mut numbers, requests)| {
+        let number: usize = numbers.recv().await?;
+        Some(((number, requests.prompt(number as u64)), (numbers, requests)))
+    });
+    let mut unwritten = None;
+    let over = |ended: Ended, now: Progress| {
+        if let Err(failure) = print_json(&line_of(ended, now)) {
+            unwritten.get_or_insert(failure);
+        }
+    };
+    let served = tokio::select! {
+        report = engine.run_numbered(prompts, over) => Ok(report),
+        signal = signals.next() => Err(Failure::Interrupted(signal)),
+    };
+    engine.stop().await;
+    bus.close();
+    let report = served?;
+    print_json(&Totals { totals: sums_of(report) })?;
+    match (unwritten, refused.lock().unwrap_or_else(PoisonError::into_inner).take()) {
+        (Some(failure), _) => Err(failure),
+        (None, Some(refused)) => Err(Failure::Usage(refused)),
+        (None, None) => Ok(()),
+    }
+}
+
+/// The numbers on standard input, read by a thread that ends with the process: reading cannot be given up. What is
+/// no number ends them and is left in `refused`.
+fn numbers_of_input(refused: Arc<Mutex<Option<String>>>) -> mpsc::Receiver<usize> {
+    let (numbers, inbox) = mpsc::channel(1);
+    std::thread::spawn(move || {
+        for (at, line) in (1u64..).zip(std::io::stdin().lock().lines()) {
+            let number = match line {
+                Ok(line) => line.trim().parse().map_err(|_| {
+                    let shown: String = line.chars().take(64).collect();
+                    format!("standard input, line {at}: {shown:?} is no number of a request")
+                }),
+                Err(error) => Err(format!("standard input, line {at}: {error}")),
+            };
+            match number {
+                // Nobody takes numbers any more: the engine ends.
+                Ok(number) if numbers.blocking_send(number).is_err() => return,
+                Ok(_) => {}
+                Err(why) => {
+                    *refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+                    return;
+                }
+            }
+        }
+    });
+    inbox
+}
+
+fn line_of(ended: Ended, now: Progress) -> EndedLine {
+    EndedLine {
+        number: ended.number,
+        how: ended.how.name(),
+        l1: ended.hit.l1,
+        l2: ended.hit.l2,
+        full_pages: ended.full_pages,
+        open_ns: ended.open_ns,
+        commit_ns: ended.commit_ns,
+        load_ns: ended.load_ns,
+        bytes_verified: now.bytes_verified,
+        mismatches: now.mismatches,
+    }
+}
+
+fn sums_of(report: Report) -> Sums {
+    Sums {
+        requests: report.requests,
+        requests_ended: report.requests_ended,
+        aborted: report.aborted,
+        failed: report.failed,
+        failures: report.failures,
+        reopened: report.reopened,
+        preempted: report.preempted,
+        loads: report.loads,
+        loads_failed: report.loads_failed,
+        steps: report.steps,
+        repeats: report.repeats,
+        refusals: report.refusals,
+        bytes_verified: report.bytes_verified,
+        mismatches: report.mismatches,
+    }
+}
