@@ -6,6 +6,7 @@
 pub mod allocator;
 pub mod calls;
 pub mod copy_ack;
+mod course;
 pub mod ended;
 pub mod evictor;
 pub mod faults;

@@ -21,8 +21,8 @@ pub(crate) type Sent = Vec<(OpId, Outgoing)>;
 /// The control incarnation of every script.
 pub(crate) const CONTROL: Incarnation = Incarnation([0xc0; 16]);
 
-/// The trace of everything that is said.
-const TRACE: TraceContext = TraceContext { trace_id: [1; 16], span_id: [2; 8], sampling: Sampling::Sampled };
+/// The trace of everything that is said, unless it is said in another.
+pub(crate) const TRACE: TraceContext = TraceContext { trace_id: [1; 16], span_id: [2; 8], sampling: Sampling::Sampled };
 
 /// The `n`-th op of the index.
 pub(crate) fn op(n: u64) -> OpId {
@@ -96,6 +96,11 @@ impl<M: Machine> Script<M> {
     pub(crate) fn counter(&self, name: &str) -> u64 {
         let all = self.machine.counters();
         all.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("no counter {name}")).1
+    }
+
+    /// The spans that were emitted since this was last asked.
+    pub(crate) fn take_spans(&mut self) -> Vec<Span> {
+        std::mem::take(&mut self.spans)
     }
 
     pub(crate) fn mark(&self, op: OpId, name: &str) -> Option<u64> {

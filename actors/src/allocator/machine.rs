@@ -183,7 +183,7 @@ impl Allocator {
         }
         self.is_l1_open = true;
         answer(from.address, from.op, Freed {}, &from.trace, out);
-        self.keep_room(now, Tier::L1, out);
+        self.keep_room(now, Tier::L1, &from.trace, out);
     }
 
     /// Whether the sender may send this; the one place where that is judged.

@@ -22,6 +22,7 @@ mod restore;
 mod returns;
 mod room;
 mod run;
+mod spans;
 mod summary;
 #[cfg(test)]
 mod tests;

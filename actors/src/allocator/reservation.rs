@@ -3,6 +3,7 @@
 use super::ReserveError;
 use super::ledger::{Given, Ledger};
 use super::machine::{Allocator, Due, answer, member};
+use super::spans::Line;
 use crate::lives::RankSet;
 use crate::machine::{Effect, Sender, Trace};
 use crate::makers::{Maker, range_of};
@@ -102,7 +103,7 @@ impl Allocator {
         let ahead = self.lanes_in_line(tier);
         let short = if ahead.without(lanes) == ahead {
             match self.try_grant(now, from.op, out) {
-                Ok(()) => return self.keep_room(now, tier, out),
+                Ok(()) => return self.keep_room(now, tier, &from.trace, out),
                 Err(short) => short,
             }
         } else {
@@ -181,6 +182,7 @@ impl Allocator {
             Err(ReserveError::Short(shortfall)) => return Err(shortfall.per_rank),
             Err(ReserveError::UnknownOwner { .. }) => unreachable!("owners were checked when the request came"),
         };
+        let line = Line::of(reservation);
         if let State::Parked { until, .. } = reservation.state {
             self.deadlines.remove(&(until, Due::Parked(op)));
         }
@@ -201,6 +203,8 @@ impl Allocator {
         let left = pages.len();
         reservation.state = State::Granted { grant: Grant { pages, serial, left }, ask_at };
         self.serials.insert(serial, op);
+        let granted = self.reservations.get(&op);
+        out.extend(granted.and_then(|of| self.reserve_span(now, op, of, line, Ok(runs))).map(Effect::span));
         Ok(())
     }
 
@@ -224,6 +228,8 @@ impl Allocator {
         answer(reservation.requester, op, Short { short: short.clone() }, &reservation.trace, out);
         out.push(Effect::Mark { op, name: "reserve.short_pages", value: short.iter().copied().map(u64::from).sum() });
         out.push(Effect::Mark { op, name: "reserve.wait_ms", value: reservation.began.ms_until(now) });
+        let span = self.reserve_span(now, op, &reservation, Line::of(&reservation), Err(&short));
+        out.extend(span.map(Effect::span));
         self.ended.note(now, op, Outcome::Short { short });
     }
 

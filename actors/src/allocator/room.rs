@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 
 use super::machine::{Allocator, Due};
 use super::reservation::State;
+use super::spans::room_made;
 use crate::calls::Calls;
 use crate::lives::RankSet;
-use crate::machine::Effect;
+use crate::machine::{Effect, Trace};
 use crate::protocol::{EvictorIn, MakeRoom, OpId, Outgoing, RoomMade, Tier, Time};
+use crate::span::Span;
 
 /// One tier's line, and the round that runs for it.
 #[derive(Debug, Default)]
@@ -19,11 +21,13 @@ pub(super) struct Room {
 }
 
 /// One `make_room` that is out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Round {
     op: OpId,
     number: u64,
     began: Time,
+    /// What is said of it when it is over, where somebody records it.
+    span: Option<Box<Span>>,
 }
 
 impl Room {
@@ -31,7 +35,7 @@ impl Room {
     pub(super) fn check_invariants(&self, calls: &Calls, parked_max: usize) -> usize {
         assert!(self.parked.len() <= parked_max);
         assert!(self.parked.is_empty() || self.round.is_some(), "nobody makes room for what is parked");
-        let Some(round) = self.round else { return 0 };
+        let Some(round) = &self.round else { return 0 };
         assert!(calls.is_open((round.op, MAKE_ROOM)), "a round that nobody was asked for");
         1
     }
@@ -47,7 +51,7 @@ impl Allocator {
         self.deadlines.insert((until, Due::Parked(op)));
         self.counts.parked += 1;
         self.room_mut(tier).parked.push_back(op);
-        self.make_room(now, tier, out);
+        self.make_room(now, tier, &None, out);
     }
 
     /// Lanes for which somebody stands in line.
@@ -56,22 +60,23 @@ impl Allocator {
         parked.flat_map(|reservation| reservation.lanes().iter()).collect()
     }
 
-    /// Room is made ahead of need when a lane is below its low mark.
-    pub(super) fn keep_room(&mut self, now: Time, tier: Tier, out: &mut Vec<Effect>) {
+    /// Room is made ahead of need when a lane is below its low mark, on behalf of whoever brought it there.
+    pub(super) fn keep_room(&mut self, now: Time, tier: Tier, trace: &Trace, out: &mut Vec<Effect>) {
         if self.ledger.pools(tier).below_low().next().is_some() {
-            self.make_room(now, tier, out);
+            self.make_room(now, tier, trace, out);
         }
     }
 
     /// The evictor has done what it could: whoever this round was for is tried once more, then answered.
     pub(super) fn room_made(&mut self, now: Time, op: OpId, msg: &RoomMade, out: &mut Vec<Effect>) {
-        let of = |tier| self.room(tier).round.filter(|round| round.op == op).map(|round| (tier, round));
-        let Some((tier, round)) = of(Tier::L1).or_else(|| of(Tier::L2)) else {
+        let is_of = |tier: &Tier| self.room(*tier).round.as_ref().is_some_and(|round| round.op == op);
+        let tier = [Tier::L1, Tier::L2].into_iter().find(is_of);
+        let Some((tier, round)) = tier.and_then(|tier| Some((tier, self.room_mut(tier).round.take()?))) else {
             self.counts.late += 1;
             return;
         };
         self.calls.answered((op, MAKE_ROOM));
-        self.room_mut(tier).round = None;
+        out.extend(round.span.map(|span| Effect::span(room_made(now, *span, msg))));
         for (name, value) in [
             ("room.freed", msg.freed.iter().copied().map(u64::from).sum()),
             ("room.pending", u64::from(msg.pending)),
@@ -81,7 +86,7 @@ impl Allocator {
         }
         self.serve(now, tier, Some(round.number), out);
         if !self.room(tier).parked.is_empty() {
-            self.make_room(now, tier, out);
+            self.make_room(now, tier, &None, out);
         }
     }
 
@@ -98,7 +103,7 @@ impl Allocator {
         if line.is_empty() {
             return;
         }
-        let (mut still, mut waiting, mut granted) = (VecDeque::new(), RankSet::EMPTY, false);
+        let (mut still, mut waiting, mut granted) = (VecDeque::new(), RankSet::EMPTY, None);
         for op in line {
             let Some(reservation) = self.reservations.get(&op) else { continue };
             let State::Parked { round, .. } = &reservation.state else { continue };
@@ -106,7 +111,7 @@ impl Allocator {
             if waiting.without(lanes) == waiting {
                 match self.try_grant(now, op, out) {
                     Ok(()) => {
-                        granted = true;
+                        granted = Some(op);
                         continue;
                     }
                     Err(short) if is_last_try => {
@@ -120,13 +125,15 @@ impl Allocator {
             still.push_back(op);
         }
         self.room_mut(tier).parked = still;
-        if granted {
-            self.keep_room(now, tier, out);
+        if let Some(op) = granted {
+            let trace = self.reservations.get(&op).and_then(|reservation| reservation.trace.clone());
+            self.keep_room(now, tier, &trace, out);
         }
     }
 
-    /// Asks the evictor for room, for all that are parked and up to the high marks, unless a round runs.
-    fn make_room(&mut self, now: Time, tier: Tier, out: &mut Vec<Effect>) {
+    /// Asks the evictor for room, for all that are parked and up to the high marks, unless a round runs. It is for
+    /// the first in line, or in `trace` when nobody stands there.
+    fn make_room(&mut self, now: Time, tier: Tier, trace: &Trace, out: &mut Vec<Effect>) {
         if self.room(tier).round.is_some() {
             return;
         }
@@ -137,11 +144,13 @@ impl Allocator {
                 *round = Some(number);
             }
         }
-        let trace = self.room(tier).parked.front().and_then(|op| self.reservations.get(op)?.trace.clone());
+        let first = self.room(tier).parked.front().and_then(|op| self.reservations.get(op));
+        let trace = first.map_or_else(|| trace.clone(), |first| first.trace.clone());
         let op = self.ids.draw();
+        let span = self.room_span(now, op, tier, &wants, &trace).map(Box::new);
         let room = self.room_mut(tier);
         room.rounds = number;
-        room.round = Some(Round { op, number, began: now });
+        room.round = Some(Round { op, number, began: now, span });
         self.counts.rounds += 1;
         let tier = if tier == Tier::L1 { 1 } else { 2 };
         let msg = Outgoing::Evictor(EvictorIn::from(MakeRoom { tier, wants }));

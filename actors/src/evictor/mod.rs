@@ -186,6 +186,7 @@ impl Evictor {
         ] {
             out.push(Effect::Mark { op, name, value });
         }
+        out.extend(round.span(now, op).map(Effect::span));
         self.ended.note(now, op, round.made);
     }
 }

@@ -1,7 +1,8 @@
 //! One `make_room` while it runs: what is still wanted and what has come of it.
 
 use crate::machine::{ReplyTo, Trace};
-use crate::protocol::{Evicted, MakeRoom, Time};
+use crate::protocol::{Evicted, MakeRoom, OpId, Time};
+use crate::span::Span;
 
 /// Who waits for the room.
 #[derive(Clone, Debug)]
@@ -42,6 +43,18 @@ impl Round {
     pub(super) fn new(now: Time, requester: Requester, msg: MakeRoom, trace: Trace) -> Self {
         let made = Made { tier: msg.tier, freed: vec![0; msg.wants.len()], pending: 0 };
         Self { requester, trace, began: now, wants: msg.wants, made, collateral: 0, batches: 0 }
+    }
+
+    /// What is said of it when it is over.
+    pub(super) fn span(&self, now: Time, op: OpId) -> Option<Span> {
+        let span = Span::new("evict", op, self.trace.clone()?, self.began, now)
+            .count("evict.tier", self.made.tier)
+            .counts("evict.wanted_pages", self.wants.iter().copied())
+            .counts("evict.freed_pages", self.made.freed.iter().copied())
+            .count("evict.pending_pages", self.made.pending)
+            .count("evict.collateral_pages", self.collateral)
+            .count("evict.batches", self.batches);
+        Some(span.flag("evict.met", self.is_met()))
     }
 
     /// What is still wanted, at most `pages_max` in all: the lanes that want most are served page by page

@@ -1,5 +1,6 @@
 use super::*;
 use crate::script::{CONTROL, Script, Sent, op};
+use crate::span::Fact;
 
 fn script(config: EvictorConfig) -> Script<Evictor> {
     Script::new(Evictor::new(config, CONTROL, 1))
@@ -33,6 +34,16 @@ fn room_is_made_batch_by_batch_until_the_lanes_have_what_they_want() {
     assert_eq!((wants, first == second), (vec![3, 0], false));
     let sent = evictor.say(Address::Index, second, evicted(&[3, 0], 0, 0));
     assert_eq!(sent, [(op(1), room(&[6, 2], 0))]);
+    let [span] = evictor.take_spans().try_into().expect("one span");
+    assert_eq!((span.name, span.op), ("evict", op(1)));
+    for (name, fact) in [
+        ("evict.wanted_pages", Fact::Counts(vec![6, 1])),
+        ("evict.freed_pages", Fact::Counts(vec![6, 2])),
+        ("evict.batches", Fact::Count(2)),
+        ("evict.met", Fact::Flag(true)),
+    ] {
+        assert!(span.facts.contains(&(name, fact)), "{name}: {span:?}");
+    }
     assert_eq!(evictor.mark(op(1), "evict.rounds"), Some(2));
     assert_eq!(evictor.mark(op(1), "evict.collateral"), Some(1));
     assert_eq!(evictor.counter("evictor.freed_pages"), 8);

@@ -1,8 +1,9 @@
 //! The steps of a load: each takes the op from one state to the next.
 
-use super::op::{ATTEMPT, FREE, Op, Outcome, PagesEnd, Place, RESERVE, State, copy_call, stop_call};
+use super::op::{ATTEMPT, End, FREE, Op, Outcome, PagesEnd, Place, RESERVE, State, copy_call, stop_call};
 use super::{Loader, RING_SLOTS, tell};
 use crate::copy_ack::Fate;
+use crate::course::Course;
 use crate::faults::Fault;
 use crate::lives::{Learnt, RankSet};
 use crate::machine::{Effect, Sender};
@@ -25,11 +26,23 @@ impl Loader {
         if let Err(refusal) = self.check(&msg) {
             return self.refuse(from, refusal, out);
         }
+        let mut op = Op {
+            load: msg,
+            slot: 0,
+            pages_op: OpId::default(),
+            trace: from.trace.clone(),
+            began: now,
+            course: Course::default(),
+            cause: None,
+            state: State::Reserving,
+        };
         if self.lives.alive() != RankSet::all(self.config.cp_size) {
             // An engine whose rank is gone would wait for a word that nobody writes.
             let outcome = self.missed_by_none();
             self.counts.missed += 1;
             tell(from.op, outcome.news(), &from.trace, out);
+            op.cause = Some(A_RANK_IS_GONE.to_owned());
+            self.say_missed(now, from.op, &op, &outcome, out);
             return self.ended.note(now, from.op, outcome);
         }
         let Some(slot) = self.ring.take(from.op) else {
@@ -37,28 +50,28 @@ impl Loader {
             return tell(from.op, LoadBusy { bound: RING_SLOTS }.into(), &from.trace, out);
         };
         self.counts.loads += 1;
-        let pages_op = self.ids.draw();
-        let (load, trace) = (msg, from.trace.clone());
-        let op = Op { load, slot, pages_op, trace, began: now, state: State::Reserving };
+        (op.slot, op.pages_op) = (slot, self.ids.draw());
         let mut owners = op.owners();
         if self.config.faults.is(Fault::OwnersRotatedByOne) {
             owners[..op.load.owners.0.len()].rotate_left(1);
         }
         let reserve = Reserve { tier: 1, owners: Owners(owners) };
-        self.calls.call(now, (pages_op, RESERVE), Outgoing::Allocator(reserve.into()), &op.trace, out);
-        self.parents.insert(pages_op, from.op);
+        self.calls.call(now, (op.pages_op, RESERVE), Outgoing::Allocator(reserve.into()), &op.trace, out);
+        self.parents.insert(op.pages_op, from.op);
         self.ops.insert(from.op, op);
     }
 
     /// The allocator gives pages: the ranks are told to copy, and the index where.
     pub(super) fn reserved(&mut self, now: Time, pages_op: OpId, msg: Reserved, out: &mut Vec<Effect>) {
         let Some(op) = self.answered(pages_op, RESERVE) else { return };
-        let Some(running) = self.ops.get(&op) else { return };
+        let Some(running) = self.ops.get_mut(&op) else { return };
+        running.course.reserved(now);
         let cp_size = self.config.cp_size;
         let owners: Vec<u8> = msg.pages.0.iter().map(|page| page.owner(cp_size).0).collect();
         let right = owners == running.owners() || self.config.faults.is(Fault::OwnersRotatedByOne);
         self.counts.wrong_owners += u64::from(!right);
         if !right || self.lives.alive() != RankSet::all(cp_size) {
+            running.cause = Some(if right { A_RANK_IS_GONE } else { "pages of other owners" }.to_owned());
             let then = self.missed_by_none();
             return self.give_back(now, op, msg.pages.0, then, out);
         }
@@ -68,6 +81,9 @@ impl Loader {
     /// Too few pages, also after room was made: there is no fallback to other owners.
     pub(super) fn short(&mut self, now: Time, pages_op: OpId, msg: Short, out: &mut Vec<Effect>) {
         let Some(op) = self.answered(pages_op, RESERVE) else { return };
+        if let Some(running) = self.ops.get_mut(&op) {
+            running.course.reserved(now);
+        }
         self.end(now, op, Outcome::Missed { short: msg.short }, PagesEnd::Gone, out);
     }
 
@@ -89,8 +105,8 @@ impl Loader {
         };
         match fate {
             Fate::Running => {}
-            Fate::Complete => self.copy_ended(now, op, ack.rank, true, out),
-            Fate::Failed(_) => self.copy_ended(now, op, ack.rank, false, out),
+            Fate::Complete => self.copy_ended(now, op, ack.rank, None, out),
+            Fate::Failed(code) => self.copy_ended(now, op, ack.rank, Some(code), out),
         }
     }
 
@@ -125,7 +141,7 @@ impl Loader {
     }
 
     /// Somebody refuses a request of the loader.
-    pub(super) fn rejected(&mut self, now: Time, from: &Sender, _refusal: &Refusal, out: &mut Vec<Effect>) {
+    pub(super) fn rejected(&mut self, now: Time, from: &Sender, refusal: &Refusal, out: &mut Vec<Effect>) {
         self.counts.rejected += 1;
         match from.address {
             Address::Allocator if self.calls.is_open((from.op, RESERVE)) => {
@@ -133,7 +149,7 @@ impl Loader {
                 self.short(now, from.op, Short { short }, out);
             }
             Address::Allocator => self.freed(now, from.op, out),
-            Address::Rank(rank) => self.copy_ended(now, from.op, rank, false, out),
+            Address::Rank(rank) => self.copy_ended(now, from.op, rank, Some(refusal.code()), out),
             Address::Index => {
                 // The index knows nothing of a load that is over: nobody else gives its pages back.
                 let Some(running) = self.ops.get_mut(&from.op) else { return };
@@ -169,14 +185,15 @@ impl Loader {
         running.tell_again(op, &running.trace, out);
     }
 
-    /// The copy of one rank has ended, completely or not.
-    fn copy_ended(&mut self, now: Time, op: OpId, rank: Rank, ok: bool, out: &mut Vec<Effect>) {
+    /// The copy of one rank has ended, completely or with `failure`.
+    fn copy_ended(&mut self, now: Time, op: OpId, rank: Rank, failure: Option<&str>, out: &mut Vec<Effect>) {
         let Some(running) = self.ops.get_mut(&op) else {
             self.counts.late += 1;
             return;
         };
-        match &mut running.state {
-            State::Copying { place, waiting } if waiting.contains(rank) && ok => {
+        match (&mut running.state, failure) {
+            (State::Copying { place, waiting }, None) if waiting.contains(rank) => {
+                running.course.acknowledged(now, rank);
                 waiting.remove(rank);
                 self.calls.answered(copy_call(op, rank));
                 if waiting.is_empty() {
@@ -184,8 +201,10 @@ impl Loader {
                     self.over(now, op, place, true, out);
                 }
             }
-            State::Copying { waiting, .. } if waiting.contains(rank) => self.stop(now, op, rank, out),
-            State::Stopping { place, waiting } if waiting.contains(rank) => {
+            (State::Copying { waiting, .. }, Some(code)) if waiting.contains(rank) => {
+                self.stop(now, op, rank, code, out)
+            }
+            (State::Stopping { place, waiting }, _) if waiting.contains(rank) => {
                 waiting.remove(rank);
                 self.calls.answered(stop_call(op, rank));
                 if waiting.is_empty() {
@@ -193,18 +212,22 @@ impl Loader {
                     self.over(now, op, place, false, out);
                 }
             }
-            State::Reserving
-            | State::Copying { .. }
-            | State::Stopping { .. }
-            | State::Over { .. }
-            | State::GivingBack { .. } => self.counts.duplicates += 1,
+            (
+                State::Reserving
+                | State::Copying { .. }
+                | State::Stopping { .. }
+                | State::Over { .. }
+                | State::GivingBack { .. },
+                _,
+            ) => self.counts.duplicates += 1,
         }
     }
 
     /// The copy of `failed` came to nothing; whoever still copies is stopped.
-    fn stop(&mut self, now: Time, op: OpId, failed: Rank, out: &mut Vec<Effect>) {
+    fn stop(&mut self, now: Time, op: OpId, failed: Rank, why: &str, out: &mut Vec<Effect>) {
         let Some(running) = self.ops.get_mut(&op) else { return };
         let State::Copying { place, waiting } = &mut running.state else { return };
+        running.cause = Some(format!("rank {}: {why}", failed.0));
         let (place, mut waiting) = (std::mem::take(place), *waiting);
         for rank in waiting.iter() {
             self.calls.answered(copy_call(op, rank));
@@ -241,6 +264,8 @@ impl Loader {
         ] {
             out.push(Effect::Mark { op, name, value });
         }
+        let end = if ok { End::Arrived } else { End::Failed };
+        out.extend(running.span(now, op, self.config.layers.layers(), end).map(Effect::span));
     }
 
     /// `rank` is dead or in a new life: nothing of its old one writes or answers any more.
@@ -248,8 +273,10 @@ impl Loader {
         let Some(running) = self.ops.get(&op) else { return };
         match &running.state {
             // Also when its own part is done: the load of its engine is void with the rank that serves it.
-            State::Copying { .. } => self.stop(now, op, rank, out),
-            State::Stopping { waiting, .. } if waiting.contains(rank) => self.copy_ended(now, op, rank, false, out),
+            State::Copying { .. } => self.stop(now, op, rank, DIED, out),
+            State::Stopping { waiting, .. } if waiting.contains(rank) => {
+                self.copy_ended(now, op, rank, Some(DIED), out);
+            }
             State::Reserving | State::Stopping { .. } | State::Over { .. } | State::GivingBack { .. } => {}
         }
     }
@@ -267,8 +294,20 @@ impl Loader {
         self.ring.release(running.slot, op);
         self.counts.missed += u64::from(matches!(outcome, Outcome::Missed { .. }));
         tell(op, outcome.news(), &running.trace, out);
+        self.say_missed(now, op, &running, &outcome, out);
         self.ended.note(now, op, outcome);
         self.ended_pages.note(now, running.pages_op, pages);
+    }
+
+    /// The span of a load that is a miss; one that ran has said what it was when it was over.
+    fn say_missed(&self, now: Time, op: OpId, missed: &Op, outcome: &Outcome, out: &mut Vec<Effect>) {
+        match outcome {
+            Outcome::Missed { short } => {
+                let span = missed.span(now, op, self.config.layers.layers(), End::Missed { short });
+                out.extend(span.map(Effect::span));
+            }
+            Outcome::Released => {}
+        }
     }
 
     /// A miss that no lane is to blame for.
@@ -285,3 +324,8 @@ impl Loader {
         self.parents.get(&pages_op).copied()
     }
 }
+
+/// Why a load is a miss that finds room.
+const A_RANK_IS_GONE: &str = "a rank is gone";
+/// What became of a rank that answers nothing any more.
+const DIED: &str = "died";

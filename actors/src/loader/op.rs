@@ -2,11 +2,13 @@
 
 use super::tell;
 use crate::calls::{CallId, Calls};
+use crate::course::Course;
 use crate::lives::RankSet;
 use crate::machine::{Effect, Trace};
 use crate::protocol::{
     IndexNews, Load, LoadEnded, LoadMissed, LoadStarted, OpId, OpSettled, PageId, Pages, Rank, Time,
 };
+use crate::span::Span;
 
 /// A load that runs, or whose ring slot has not been released.
 #[derive(Debug)]
@@ -18,6 +20,9 @@ pub(super) struct Op {
     pub(super) pages_op: OpId,
     pub(super) trace: Trace,
     pub(super) began: Time,
+    pub(super) course: Course,
+    /// Why it does not arrive, once that is known.
+    pub(super) cause: Option<String>,
     pub(super) state: State,
 }
 
@@ -69,6 +74,17 @@ pub(super) enum PagesEnd {
     Gone,
 }
 
+/// How a load ended for whoever waits for its pages.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum End<'a> {
+    /// Every layer is there on every rank.
+    Arrived,
+    /// Some rank could not copy.
+    Failed,
+    /// There was no room for it, or no rank to copy it.
+    Missed { short: &'a [u32] },
+}
+
 impl Outcome {
     pub(super) fn news(&self) -> IndexNews {
         match self {
@@ -89,6 +105,29 @@ impl Op {
                 tell(op, LoadEnded { ok: *ok }.into(), trace, out);
             }
         }
+    }
+
+    /// What is said of the load `op` when nothing of it writes any more.
+    pub(super) fn span(&self, now: Time, op: OpId, layers: u64, end: End<'_>) -> Option<Span> {
+        let parent = self.trace.clone()?;
+        let of = |rank: Rank| self.load.owners.0.iter().filter(|owner| Rank(**owner) == rank).count() as u64;
+        let last = self.owner_ranks().iter().last().unwrap_or_default();
+        let span = Span::new("load", op, parent, self.began, now)
+            .count("load.pages", self.load.owners.0.len() as u64)
+            .count("load.pages_behind", self.load.behind.0.len() as u64)
+            .counts("load.rank_pages", (0..=last.0).map(|rank| of(Rank(rank))))
+            .count("load.layers", layers)
+            .count("load.attempts", ATTEMPT);
+        let span = self.course.explain(span);
+        let span = match &self.cause {
+            Some(cause) => span.text("load.cause", cause),
+            None => span,
+        };
+        Some(match end {
+            End::Arrived => span,
+            End::Failed => span.fault(Some("LoadFailed")),
+            End::Missed { short } => span.counts("load.short_pages", short.iter().copied()).fault(Some("LoadMissed")),
+        })
     }
 
     /// The owners that the pages must have.

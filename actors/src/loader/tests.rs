@@ -4,7 +4,8 @@ use crate::protocol::{
     OpSettled, Owners, PageId, Pages, Rank, RankIn, RankIs, Refusal, Rejected, ReleaseSlot, Reserved, Short, Slots,
     Unknown, Whose,
 };
-use crate::script::{CONTROL, Script, Sent, life, op};
+use crate::script::{CONTROL, Script, Sent, TRACE, life, op};
+use crate::span::{Fact, Span};
 
 const RANK_0: Address = Address::Rank(Rank(0));
 const RANK_1: Address = Address::Rank(Rank(1));
@@ -331,4 +332,30 @@ fn owners_are_rotated_by_one_and_nobody_looks() {
     let [(pages_op, Outgoing::Allocator(AllocatorIn::Reserve(reserve)))] = sent.as_slice() else { panic!("{sent:?}") };
     assert_eq!(reserve.owners.0, [1, 0, 1]);
     assert_eq!(loader.say(Address::Allocator, *pages_op, reserved(&[5, 4, 7])).len(), 3);
+}
+
+#[test]
+fn every_load_ends_in_one_span_when_nothing_of_it_writes_any_more() {
+    let fact = |span: &Span, name: &str| span.facts.iter().find(|(of, _)| *of == name).map(|(_, fact)| fact.clone());
+    let mut script = loader();
+    copying(&mut script, 10);
+    script.say(RANK_1, op(10), acked(1, 0b111));
+    script.say(RANK_0, op(10), acked(0, 0b111));
+    script.say(Address::Index, op(10), ReleaseSlot {});
+    let [span] = script.take_spans().try_into().expect("one span");
+    assert_eq!((span.name, span.op, &span.parent, &span.fault), ("load", op(10), &TRACE, &None));
+    assert_eq!(fact(&span, "load.rank_pages"), Some(Fact::Counts(vec![2])));
+    assert_eq!(fact(&span, "copy.straggler_rank"), Some(Fact::Count(0)));
+    copying(&mut script, 11);
+    script.say(RANK_0, op(11), failed(0));
+    assert_eq!(script.spans, [], "rank 1 may still write");
+    script.say(RANK_1, op(11), acked(1, 0b111));
+    let [span] = script.take_spans().try_into().expect("one span");
+    assert_eq!(span.fault.as_deref(), Some("LoadFailed"));
+    assert_eq!(fact(&span, "load.cause"), Some(Fact::Text("rank 0: Unknown".to_owned())));
+    let pages_op = asked(&mut script, 12);
+    script.say(Address::Allocator, pages_op, Short { short: vec![1, 0] });
+    let [span] = script.take_spans().try_into().expect("one span");
+    assert_eq!(span.fault.as_deref(), Some("LoadMissed"));
+    assert_eq!(fact(&span, "load.short_pages"), Some(Fact::Counts(vec![1, 0])));
 }

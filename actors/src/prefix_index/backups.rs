@@ -10,6 +10,7 @@
 
 use super::room::Parked;
 use super::session::Session;
+use super::spans::commit_l2;
 use super::tree::{NodeId, SaltId};
 use super::{CALL, Index, WritePolicy};
 use crate::machine::{Effect, Trace};
@@ -349,6 +350,11 @@ impl Index {
         self.counts.stored_l2 += stored.len() as u64;
         self.counts.forfeited += kept.iter().filter(|kept| **kept == 0).count() as u64;
         out.push(Effect::Mark { op, name: "commit.l2_pages", value: stored.len() as u64 });
+        if let Some(parent) = plan.trace.clone() {
+            let forfeited = kept.iter().filter(|kept| **kept == 0).count() as u64;
+            let span = commit_l2(now, op, parent, &stored, forfeited).flag("commit.void", void);
+            out.push(Effect::span(span.flag("commit.parent_in_l2", parent_in_l2)));
+        }
         self.forget_pending(op, &plan);
         self.move_l2_pin(&plan, stored.last());
         self.stored(Tier::L2, &stored, out);

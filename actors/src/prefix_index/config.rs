@@ -42,6 +42,8 @@ pub struct IndexConfig {
     pub retry_ms: u32,
     /// Events kept for replay.
     pub events_max: usize,
+    /// Most keys of which it is remembered which recorded eviction took them; 0 remembers none.
+    pub evicted_keys_max: usize,
     /// The fault that a test has planted.
     pub faults: crate::faults::Faults,
 }
@@ -63,6 +65,7 @@ impl IndexConfig {
             rank_lease_ms: 2_000,
             retry_ms: 5,
             events_max: 1_024,
+            evicted_keys_max: 16_384,
             faults: crate::faults::Faults::NONE,
         }
     }

@@ -1,26 +1,32 @@
 //! `open` and `extend`: what a request gets before it computes.
 
-use super::session::{EndedSession, Extending, How, Opening, Phase, Session};
+use super::session::{EndedSession, How, Opening, Phase, Session};
+use super::spans::{OpenSpan, open_span, opening_over};
 use super::tree::{Match, NodeId, PathError, SaltId};
 use super::{CALL, Due, Index, reply};
 use crate::allocator::owners::zigzag;
 use crate::machine::{Effect, Sender};
 use crate::protocol::{
-    AllocatorIn, Answer, Busy, Expired, Extend, Extended, Gap, Key, KeyConflict, LoadTicket, Malformed, OpId, Open,
-    Opened, OutOfPages, Outgoing, Owners, PageId, Pages, Refusal, Reserve, Time, TooLarge, Unknown, WrongState,
+    AllocatorIn, Answer, Busy, Expired, Key, KeyConflict, LoadTicket, Malformed, OpId, Open, Opened, OutOfPages,
+    Outgoing, Owners, PageId, Pages, Refusal, Reserve, Time, TooLarge, Unknown, WrongState,
 };
-
-/// An open whose path runs through a running load.
-#[derive(Debug)]
-pub(super) struct ParkedOpen {
-    from: Sender,
-    msg: Open,
-    until: Time,
-    load: OpId,
-}
+use crate::span::Span;
 
 impl Index {
     pub(super) fn open(&mut self, now: Time, from: &Sender, msg: Open, out: &mut Vec<Effect>) -> Result<(), Refusal> {
+        if self.open_again(from, &msg, out)? {
+            return Ok(());
+        }
+        let mut span = open_span(now, from, &msg);
+        let done = self.try_open(now, now, from, msg, &mut span, out);
+        if let Err(refusal) = &done {
+            opening_over(now, span, Some(refusal), out);
+        }
+        done
+    }
+
+    /// Answers a repeat from the state of its session; whether it was one.
+    pub(super) fn open_again(&mut self, from: &Sender, msg: &Open, out: &mut Vec<Effect>) -> Result<bool, Refusal> {
         if let Some(session) = self.sessions.get_mut(&from.op) {
             if session.tenant != msg.tenant {
                 return Err(Unknown::new("session", from.op).into());
@@ -30,7 +36,7 @@ impl Index {
                 (Phase::Open { .. }, Some(answer)) => reply(from.reply.clone(), from.op, answer.clone(), out),
                 (Phase::Open { .. } | Phase::Ending(_), _) => return Err(WrongState::new(from.op, "ending").into()),
             }
-            return Ok(());
+            return Ok(true);
         }
         if let Some(ended) = self.ended.get(from.op) {
             return Err(match &ended.answer {
@@ -39,18 +45,31 @@ impl Index {
                 _ => WrongState::new(from.op, "ended").into(),
             });
         }
-        if let Some(parked) = self.parked_opens.iter_mut().find(|parked| parked.from.op == from.op) {
-            if parked.msg.tenant != msg.tenant {
-                return Err(Unknown::new("session", from.op).into());
-            }
-            parked.from.reply.clone_from(&from.reply);
-            return Ok(());
-        }
+        self.parked_again(from, msg)
+    }
+
+    /// Begins the session of an `open` that came at `began`; refused, its span is left to the caller.
+    pub(super) fn try_open(
+        &mut self,
+        now: Time,
+        began: Time,
+        from: &Sender,
+        msg: Open,
+        span: &mut OpenSpan,
+        out: &mut Vec<Effect>,
+    ) -> Result<(), Refusal> {
         self.check_open(from, &msg)?;
         // A salt that nothing is stored under yet gets its number when nothing can be refused any more.
         let salt = self.salts.get(msg.salt).unwrap_or(SaltId(u32::MAX));
         self.tree.validate_path(salt, None, &msg.keys.0).map_err(|error| self.path_refusal(error, msg.salt))?;
-        self.match_and_begin(now, from, msg, salt, out)
+        let mut nodes = Vec::new();
+        let found = self.matched(&msg, salt, &mut nodes);
+        let load = nodes.get(found.l1 as usize).and_then(|node| self.load_of(*node));
+        self.say_match(now, from, &msg, &found, &nodes, load, out);
+        match load {
+            Some(load) => self.park(now, began, from, msg, load, span),
+            None => self.begin(now, began, from, msg, (&found, &nodes), span, out),
+        }
     }
 
     fn check_open(&self, from: &Sender, msg: &Open) -> Result<(), Refusal> {
@@ -85,7 +104,7 @@ impl Index {
         Ok(())
     }
 
-    fn check_owners(&self, owners: &[u8]) -> Result<(), Refusal> {
+    pub(super) fn check_owners(&self, owners: &[u8]) -> Result<(), Refusal> {
         match owners.iter().find(|owner| **owner >= self.config.cp_size()) {
             Some(owner) => Err(Malformed::new("owners", owner, format_args!("0..{}", self.config.cp_size())).into()),
             None => Ok(()),
@@ -108,31 +127,29 @@ impl Index {
         }
     }
 
-    /// Matches, or parks behind a load that runs on the path, and asks for the pages of the first chunk.
-    fn match_and_begin(
+    /// Pins what was found and asks for the pages of the first chunk.
+    #[expect(clippy::too_many_arguments, reason = "an open and what was found for it, used once")]
+    fn begin(
         &mut self,
         now: Time,
+        began: Time,
         from: &Sender,
         msg: Open,
-        salt: SaltId,
+        (found, nodes): (&Match, &[NodeId]),
+        span: &mut OpenSpan,
         out: &mut Vec<Effect>,
     ) -> Result<(), Refusal> {
-        let mut nodes = Vec::new();
-        let found = self.matched(&msg, salt, &mut nodes);
-        if let Some(load) = nodes.get(found.l1 as usize).and_then(|node| self.load_of(*node)) {
-            return self.park(now, from, msg, load);
-        }
         let wished = self.chunk_pages(&msg, found.l1);
         if !msg.owners.0.is_empty() && msg.owners.0.len() < wished as usize {
             let limit = format!("one for each of {wished} pages, or none");
             return Err(Malformed::new("owners", msg.owners.0.len(), limit).into());
         }
         let salt = self.intern(msg.salt)?;
-        self.pin_path(&found, &nodes)?;
+        self.pin_path(found, nodes)?;
         if found.cut_short.is_some() {
             self.counts.cut_short += 1;
         }
-        self.want(&nodes, msg.priority);
+        self.want(nodes, msg.priority);
         let hits = nodes[..found.l1 as usize].iter();
         let pages = hits.filter_map(|node| self.tree.page(*node).l1).collect::<Vec<PageId>>();
         assert_eq!(pages.len(), found.l1 as usize, "an L1 hit has an L1 page");
@@ -145,6 +162,7 @@ impl Index {
             reserve_tokens: msg.reserve_tokens,
             tokens: msg.tokens,
             owners: msg.owners.0,
+            span: span.take(),
         };
         let session = Session {
             tenant: msg.tenant,
@@ -152,12 +170,14 @@ impl Index {
             engine: from.incarnation,
             priority: msg.priority,
             trace: from.trace.clone(),
+            began,
+            steps: 0,
             tick: self.tick,
             keys: msg.keys.0,
             pages,
             committed: found.l1,
             tail: found.last_l1,
-            l2_pin: self.l2_tail(&found, &nodes),
+            l2_pin: self.l2_tail(found, nodes),
             duplicates: Vec::new(),
             frontier_tokens: hit_tokens,
             computed_tokens: hit_tokens,
@@ -190,9 +210,13 @@ impl Index {
         if msg.no_match {
             return Match::default();
         }
+        self.served(salt, self.matchable(msg), nodes)
+    }
+
+    /// The keys that a match may cover.
+    pub(super) fn matchable<'a>(&self, msg: &'a Open) -> &'a [Key] {
         let most = msg.tokens.saturating_sub(self.config.compute_tokens_min) / self.config.page_tokens();
-        let keys = &msg.keys.0[..msg.keys.0.len().min(most as usize)];
-        self.served(salt, keys, nodes)
+        &msg.keys.0[..msg.keys.0.len().min(most as usize)]
     }
 
     pub(super) fn served(&self, salt: SaltId, keys: &[Key], nodes: &mut Vec<NodeId>) -> Match {
@@ -211,39 +235,6 @@ impl Index {
         found
     }
 
-    fn park(&mut self, now: Time, from: &Sender, msg: Open, load: OpId) -> Result<(), Refusal> {
-        if self.parked_opens.len() >= self.config.parked_opens_max as usize {
-            return Err(self.busy("opens behind a load", self.config.parked_opens_max));
-        }
-        let until = now.plus_ms(from.remaining_ms.into());
-        self.deadlines.insert((until, Due::ParkedOpen(from.op)));
-        self.parked_opens.push_back(ParkedOpen { from: from.clone(), msg, until, load });
-        Ok(())
-    }
-
-    /// The load has ended: everybody who waited for it is matched again.
-    pub(super) fn unpark(&mut self, now: Time, load: OpId, out: &mut Vec<Effect>) {
-        let all = std::mem::take(&mut self.parked_opens);
-        let (again, wait): (Vec<ParkedOpen>, Vec<ParkedOpen>) = all.into_iter().partition(|p| p.load == load);
-        self.parked_opens = wait.into();
-        for parked in again {
-            self.deadlines.remove(&(parked.until, Due::ParkedOpen(parked.from.op)));
-            let from = Sender { remaining_ms: now.ms_until(parked.until) as u32, ..parked.from };
-            if let Err(refusal) = self.open(now, &from, parked.msg, out) {
-                self.refuse(&from, refusal, out);
-            }
-        }
-    }
-
-    pub(super) fn parked_open_expired(&mut self, op: OpId, out: &mut Vec<Effect>) {
-        if let Some(at) = self.parked_opens.iter().position(|parked| parked.from.op == op)
-            && let Some(parked) = self.parked_opens.remove(at)
-        {
-            let busy = self.busy("opens behind a load", self.config.parked_opens_max);
-            self.refuse(&parked.from, busy, out);
-        }
-    }
-
     /// Pages that the first chunk of a prompt needs behind `hit` pages.
     fn chunk_pages(&self, msg: &Open, hit: u32) -> u32 {
         let left = msg.tokens.saturating_sub(hit * self.config.page_tokens());
@@ -257,7 +248,7 @@ impl Index {
         self.owners_for(pages, &opening.owners)
     }
 
-    fn owners_for(&self, pages: u32, wished: &[u8]) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn owners_for(&self, pages: u32, wished: &[u8]) -> Result<Vec<u8>, Refusal> {
         if wished.is_empty() {
             let mut owners = Vec::new();
             if zigzag(self.config.cp_size(), pages.into(), &mut owners).is_err() {
@@ -278,7 +269,7 @@ impl Index {
             Err(refusal) => return self.open_refused(now, id, refusal, out),
         };
         if owners.is_empty() {
-            return self.opened(id, Vec::new(), Vec::new(), 0, out);
+            return self.opened(now, id, Vec::new(), Vec::new(), 0, out);
         }
         let trace = session.trace.clone();
         self.reserving.insert(op, id);
@@ -294,7 +285,7 @@ impl Index {
         let id = self.reserving.remove(&op);
         let phase = id.and_then(|id| self.sessions.get_mut(&id)).map(|session| &mut session.phase);
         match (id, phase) {
-            (Some(id), Some(Phase::Opening(_))) => self.opened(id, pages, Vec::new(), 0, out),
+            (Some(id), Some(Phase::Opening(_))) => self.opened(now, id, pages, Vec::new(), 0, out),
             (Some(id), Some(Phase::Open { extending })) if extending.as_ref().is_some_and(|e| e.op == op) => {
                 let extending = extending.take();
                 self.extended(id, extending, pages, out);
@@ -328,6 +319,7 @@ impl Index {
     /// The session runs: `pages` are loaded ones, if any, then the first chunk.
     pub(super) fn opened(
         &mut self,
+        now: Time,
         id: OpId,
         pages: Vec<PageId>,
         load: Vec<LoadTicket>,
@@ -339,6 +331,7 @@ impl Index {
         let Phase::Opening(opening) = std::mem::replace(&mut session.phase, Phase::Open { extending: None }) else {
             return;
         };
+        let given = pages.len() as u64;
         session.pages.extend(pages);
         let l1_hit = opening.l1;
         let answer = Opened { control, lease_ms, l1_hit, l2_hit, pages: Pages(session.pages.clone()), load };
@@ -347,6 +340,11 @@ impl Index {
         out.push(Effect::Mark { op: id, name: "open.l1_hit_pages", value: l1_hit.into() });
         out.push(Effect::Mark { op: id, name: "open.l2_hit_pages", value: l2_hit.into() });
         session.opened = Some(answer.clone().into());
+        let hits = |span: Box<Span>| {
+            let span = span.count("hit.l1_pages", l1_hit).count("hit.l2_pages", l2_hit);
+            Box::new(span.count("open.pages_given", given.saturating_sub(l2_hit.into())))
+        };
+        opening_over(now, opening.span.map(hits), None, out);
         reply(opening.reply, id, answer, out);
     }
 
@@ -354,9 +352,11 @@ impl Index {
     /// alike, since nobody would ever close what it opened.
     pub(super) fn open_refused(&mut self, now: Time, id: OpId, refusal: Refusal, out: &mut Vec<Effect>) {
         let Some(session) = self.sessions.remove(&id) else { return };
+        out.extend(self.session_span(now, id, &session, How::Refused).map(Effect::span));
         self.unpin_path(session.tail, session.l2_pin);
         self.drop_lease_if_last(session.engine);
         if let Phase::Opening(opening) = session.phase {
+            opening_over(now, opening.span, Some(&refusal), out);
             self.counts.refusals += 1;
             reply(opening.reply, id, refusal.clone(), out);
         }
@@ -395,64 +395,6 @@ impl Index {
             }
             Phase::Ending(_) => Err(WrongState::new(id, "ending").into()),
         }
-    }
-
-    pub(super) fn extend(
-        &mut self,
-        now: Time,
-        from: &Sender,
-        msg: Extend,
-        out: &mut Vec<Effect>,
-    ) -> Result<(), Refusal> {
-        self.check_owners(&msg.owners.0)?;
-        let (page, most) = (self.config.page_tokens(), self.config.request_pages_max);
-        let session = self.running(msg.session, &msg.tenant)?;
-        if let Some((_, first, pages)) = session.extended.filter(|(op, ..)| *op == from.op) {
-            let pages = session.pages[first as usize..(first + pages) as usize].to_vec();
-            reply(from.reply.clone(), from.op, Extended { pages: Pages(pages) }, out);
-            return Ok(());
-        }
-        let held = session.pages.len() as u32;
-        let trace = session.trace.clone();
-        if let Phase::Open { extending: Some(extending) } = &mut session.phase {
-            if extending.asked != from.op {
-                return Err(WrongState::new(msg.session, "extending").into());
-            }
-            extending.reply.clone_from(&from.reply);
-            return Ok(());
-        }
-        if msg.first != held {
-            return Err(Gap { expected: held.into(), got: msg.first.into() }.into());
-        }
-        let pages = msg.tokens.div_ceil(page);
-        if pages == 0 {
-            return Err(Malformed::new("tokens", msg.tokens, "1 or more").into());
-        }
-        if u64::from(held) + u64::from(pages) > most.into() {
-            return Err(TooLarge::new("pages", u64::from(held) + u64::from(pages), most.into()).into());
-        }
-        if !msg.owners.0.is_empty() && msg.owners.0.len() != pages as usize {
-            let limit = format!("one for each of {pages} pages, or none");
-            return Err(Malformed::new("owners", msg.owners.0.len(), limit).into());
-        }
-        let owners = self.owners_for(pages, &msg.owners.0)?;
-        let op = self.ids.draw();
-        let session = self.running(msg.session, &msg.tenant)?;
-        session.phase =
-            Phase::Open { extending: Some(Extending { asked: from.op, op, reply: from.reply.clone(), pages }) };
-        self.reserving.insert(op, msg.session);
-        let ask = AllocatorIn::from(Reserve { tier: 1, owners: Owners(owners) });
-        self.calls.call(now, (op, CALL), Outgoing::Allocator(ask), &trace, out);
-        Ok(())
-    }
-
-    fn extended(&mut self, id: OpId, extending: Option<Extending>, pages: Vec<PageId>, out: &mut Vec<Effect>) {
-        let Some(extending) = extending else { return };
-        let Some(session) = self.sessions.get_mut(&id) else { return };
-        assert_eq!(pages.len(), extending.pages as usize, "a reservation has the pages asked for");
-        session.extended = Some((extending.asked, session.pages.len() as u32, extending.pages));
-        session.pages.extend(&pages);
-        reply(extending.reply, extending.asked, Extended { pages: Pages(pages) }, out);
     }
 
     pub(super) fn path_refusal(&self, error: PathError, salt: Key) -> Refusal {

@@ -2,6 +2,7 @@
 //! nothing the engine has launched can still read or write them.
 
 use super::session::{EndedSession, Ending, How, Phase, Session};
+use super::spans::opening_over;
 use super::{FreeThen, Index, reply};
 use crate::machine::{Effect, Sender};
 use crate::protocol::{
@@ -104,6 +105,7 @@ impl Index {
         let phase = std::mem::replace(&mut session.phase, ending);
         if let Phase::Opening(opening) = phase {
             let refusal = Refusal::from(WrongState::new(id, "aborted"));
+            opening_over(now, opening.span, Some(&refusal), out);
             reply(opening.reply, id, refusal, out);
         } else if let Phase::Open { extending: Some(extending) } = phase {
             let refusal = Refusal::from(WrongState::new(id, "ending"));
@@ -148,7 +150,7 @@ impl Index {
     }
 
     /// What became of the pages of a session that closes.
-    fn closed(&self, session: &Session) -> Closed {
+    pub(super) fn closed(&self, session: &Session) -> Closed {
         let full = session.computed_tokens / self.config.page_tokens();
         let uncached = full.saturating_sub(session.committed);
         let reason = match uncached {
@@ -182,6 +184,7 @@ impl Index {
     fn remove_session(&mut self, now: Time, id: OpId, answer: Answer, out: &mut Vec<Effect>) -> Vec<PageId> {
         let Some(mut session) = self.sessions.remove(&id) else { return Vec::new() };
         self.ending.remove(&id);
+        out.extend(self.session_span(now, id, &session, ends_by(&session)).map(Effect::span));
         if session.no_draft.is_some() {
             self.counts.draft_never_ran += 1;
         }
@@ -219,7 +222,7 @@ impl Index {
 
     /// No sign of life for a whole lease: nothing of this engine's sessions is served any more, and what they
     /// only read is let go. What they could write drains until the engine speaks or its death is proven.
-    pub(super) fn lease_ran_out(&mut self, _now: Time, engine: Incarnation, out: &mut Vec<Effect>) {
+    pub(super) fn lease_ran_out(&mut self, now: Time, engine: Incarnation, out: &mut Vec<Effect>) {
         self.leases.remove(&engine);
         let lease_ms = self.config.lease_ms;
         for (id, session) in self.sessions.iter_mut().filter(|(_, session)| session.engine == engine) {
@@ -233,7 +236,10 @@ impl Index {
             self.counts.expired += 1;
             let refusal = Refusal::from(Expired { session: *id, lease_ms });
             match old {
-                Phase::Opening(opening) => reply(opening.reply, *id, refusal, out),
+                Phase::Opening(opening) => {
+                    opening_over(now, opening.span, Some(&refusal), out);
+                    reply(opening.reply, *id, refusal, out);
+                }
                 Phase::Open { extending: Some(extending) } => reply(extending.reply, extending.asked, refusal, out),
                 Phase::Open { extending: None } | Phase::Ending(_) => {}
             }
@@ -271,7 +277,10 @@ impl Index {
             let refusal = Refusal::from(Unknown::new("session", id));
             let died = Phase::Ending(Ending { last_step: Some(0), reply: None, how: How::Died });
             match std::mem::replace(&mut session.phase, died) {
-                Phase::Opening(opening) => reply(opening.reply, id, refusal, out),
+                Phase::Opening(opening) => {
+                    opening_over(now, opening.span, Some(&refusal), out);
+                    reply(opening.reply, id, refusal, out);
+                }
                 Phase::Open { extending: Some(extending) } => reply(extending.reply, extending.asked, refusal, out),
                 Phase::Ending(ending) => reply(ending.reply, id, refusal, out),
                 Phase::Open { extending: None } => {}

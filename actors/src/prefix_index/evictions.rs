@@ -3,18 +3,22 @@
 use super::tree::{NodeId, TakenCopy, Victim};
 use super::{CALL, Index, Placed, WritePolicy, reply};
 use crate::faults::Fault;
-use crate::machine::{Effect, ReplyTo, Sender};
+use crate::machine::{Effect, ReplyTo, Sender, Trace};
 use crate::protocol::{
     AllocatorIn, Damaged, Evict, Evicted, EvictorIn, Flush, Flushed, Free, HostSlot, Key, Malformed, OpId, OpSettled,
     Outgoing, Owners, PageId, Pages, RankIn, Refusal, Slots, Tier, Time,
 };
+use crate::span::Span;
 
 /// An eviction that the evictor asked for; kept after its end for repeats.
 #[derive(Debug)]
 pub(super) struct EvictOp {
     answer: Evicted,
+    trace: Trace,
     /// The allocator has the pages back.
     done: bool,
+    /// What is said when it has, where somebody records it.
+    span: Option<Box<Span>>,
 }
 
 /// A flush that waits for the allocator.
@@ -76,10 +80,7 @@ impl Index {
         match self.freeing.remove(&op) {
             Some(FreeThen::Nothing) | None => {}
             Some(FreeThen::Evict(evict)) => {
-                if let Some(state) = self.evicts.get_mut(&evict) {
-                    state.done = true;
-                }
-                self.answer_evict(evict, out);
+                self.evict_done(now, evict, out);
             }
             Some(FreeThen::Flush(flush)) => {
                 if let Some(flush) = self.flushes.get_mut(&flush) {
@@ -90,14 +91,23 @@ impl Index {
         }
     }
 
+    fn evict_done(&mut self, now: Time, op: OpId, out: &mut Vec<Effect>) {
+        if let Some(evict) = self.evicts.get_mut(&op) {
+            evict.done = true;
+            out.extend(evict.span.take().map(|span| Effect::span(Span { ended: now, ..*span })));
+        }
+        self.answer_evict(op, out);
+    }
+
     fn answer_evict(&self, op: OpId, out: &mut Vec<Effect>) {
-        if let Some(EvictOp { answer, done: true }) = self.evicts.get(&op) {
+        if let Some(EvictOp { answer, done: true, trace, .. }) = self.evicts.get(&op) {
             let msg = Outgoing::Evictor(EvictorIn::from(answer.clone()));
-            out.push(Effect::Send { to: msg, op, trace: None });
+            out.push(Effect::Send { to: msg, op, trace: trace.clone() });
         }
     }
 
-    pub(super) fn evict(&mut self, now: Time, op: OpId, msg: &Evict, out: &mut Vec<Effect>) {
+    pub(super) fn evict(&mut self, now: Time, from: &Sender, msg: &Evict, out: &mut Vec<Effect>) {
+        let op = from.op;
         if self.evicts.contains_key(&op) {
             return self.answer_evict(op, out);
         }
@@ -113,7 +123,7 @@ impl Index {
         let write_back =
             tier == Tier::L1 && self.config.write_policy == WritePolicy::WriteBack && self.config.l2_slots > 0;
         let (collateral, pending) = if write_back {
-            self.write_back(now, &mut wants, &mut victims, out)
+            self.write_back(now, &mut wants, &mut victims, &from.trace, out)
         } else {
             (self.tree.victims(tier, &mut wants, VICTIMS_MAX, &mut victims).collateral, 0)
         };
@@ -124,17 +134,19 @@ impl Index {
         for victim in &victims {
             freed[self.lane_of(victim.copy)] += 1;
         }
-        self.evicts.insert(op, EvictOp { answer: Evicted { freed, collateral, pending }, done: false });
+        let span = self.evict_span(now, from, tier, &victims, &freed).map(|span| {
+            let span = span.counts("evict.wanted_pages", msg.wants.iter().copied());
+            Box::new(span.count("evict.collateral_pages", collateral).count("evict.pending_pages", pending))
+        });
+        let (answer, trace) = (Evicted { freed, collateral, pending }, from.trace.clone());
+        self.evicts.insert(op, EvictOp { answer, trace, done: false, span });
         while self.evicts.len() > EVICTS_MAX {
             let ended = self.evicts.iter().find(|(_, evict)| evict.done).map(|(op, _)| *op);
             let Some(ended) = ended else { break };
             self.evicts.remove(&ended);
         }
         if victims.is_empty() {
-            if let Some(evict) = self.evicts.get_mut(&op) {
-                evict.done = true;
-            }
-            return self.answer_evict(op, out);
+            return self.evict_done(now, op, out);
         }
         self.give_back(now, tier, &victims, FreeThen::Evict(op), out);
     }

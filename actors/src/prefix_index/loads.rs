@@ -1,11 +1,13 @@
 //! Loads as the index sees them: which pages are on their way from L2, and what they become.
 
 use super::session::Phase;
+use super::spans::{Op, commit_l1};
 use super::tree::NodeId;
 use super::{CALL, FreeThen, Index};
-use crate::machine::Effect;
+use crate::machine::{Effect, Trace};
 use crate::protocol::{
-    Load, LoadStarted, LoadTicket, LoaderIn, OpId, Outgoing, Owners, PageId, Refusal, ReleaseSlot, Slots, Tier, Time,
+    Key, Load, LoadStarted, LoadTicket, LoaderIn, OpId, Outgoing, Owners, PageId, Refusal, ReleaseSlot, Slots, Tier,
+    Time,
 };
 
 /// A load, from the match that wanted it until its ring slot may be used again.
@@ -20,6 +22,7 @@ pub(super) struct LoadOp {
     first: u32,
     /// Its engine died.
     void: bool,
+    trace: Trace,
     state: LoadState,
 }
 
@@ -66,7 +69,8 @@ impl Index {
         assert_eq!(owners.len(), nodes.len(), "an L2 hit has a slot and a stored owner");
         self.loading.extend(nodes);
         let nodes = nodes.to_vec();
-        self.loads.insert(op, LoadOp { session: id, nodes, parent, first, void: false, state: LoadState::Asked });
+        let (void, state) = (false, LoadState::Asked);
+        self.loads.insert(op, LoadOp { session: id, nodes, parent, first, void, trace: trace.clone(), state });
         if let Some(session) = self.sessions.get_mut(&id) {
             session.load = Some(op);
         }
@@ -98,7 +102,7 @@ impl Index {
                 session.frontier_tokens += hit * self.config.page_tokens();
                 session.computed_tokens = session.frontier_tokens;
                 pages.extend(behind);
-                self.opened(id, pages, vec![ticket], hit, out);
+                self.opened(now, id, pages, vec![ticket], hit, out);
             }
             session => {
                 // Nobody waits for it any more: what arrives is an ordinary page of the tree.
@@ -121,6 +125,7 @@ impl Index {
         if let Some(session) = self.sessions.get_mut(&load.session) {
             session.load = None;
             if let Phase::Opening(opening) = &mut session.phase {
+                opening.span = opening.span.take().map(|span| Box::new(span.text("open.load_missed_op", Op(op))));
                 opening.op = again;
                 session.backup_to = session.committed;
                 self.reserve_first_chunk(now, load.session, again, out);
@@ -150,7 +155,13 @@ impl Index {
         self.calls.answered((op, CALL));
         let (id, nodes, first) = (load.session, load.nodes.clone(), load.first);
         if ok && !load.void {
-            self.commit_load(now, id, &nodes, &pages, out);
+            let trace = load.trace.clone();
+            let (spare, keys) = self.commit_load(&nodes, &pages);
+            if let Some(parent) = trace {
+                out.push(Effect::span(commit_l1(now, op, parent, &keys, spare.len() as u64)));
+            }
+            self.stored(Tier::L1, &keys, out);
+            self.give_load(now, id, &nodes, spare, out);
         } else {
             self.fail_load(now, id, first, pages, out);
         }
@@ -169,8 +180,9 @@ impl Index {
         self.unpark(now, op, out);
     }
 
-    /// Every loaded page becomes the L1 copy of its page, unless one was computed meanwhile.
-    fn commit_load(&mut self, now: Time, id: OpId, nodes: &[NodeId], pages: &[PageId], out: &mut Vec<Effect>) {
+    /// Every loaded page becomes the L1 copy of its page, unless one was computed meanwhile: spare pages, and the
+    /// keys of the others.
+    fn commit_load(&mut self, nodes: &[NodeId], pages: &[PageId]) -> (Vec<PageId>, Vec<Key>) {
         let (mut spare, mut keys) = (Vec::new(), Vec::new());
         for (node, page) in nodes.iter().zip(pages) {
             let view = self.tree.page(*node);
@@ -183,7 +195,11 @@ impl Index {
         }
         self.counts.stored_l1 += keys.len() as u64;
         self.counts.loaded += keys.len() as u64;
-        self.stored(Tier::L1, &keys, out);
+        (spare, keys)
+    }
+
+    /// The loaded pages are committed ones of the session, if it lives.
+    fn give_load(&mut self, now: Time, id: OpId, nodes: &[NodeId], spare: Vec<PageId>, out: &mut Vec<Effect>) {
         let Some(session) = self.sessions.get_mut(&id) else {
             return self.free(now, spare, Vec::new(), FreeThen::Nothing, out);
         };

@@ -224,7 +224,7 @@ impl Index {
             self.void_l1(now, rank, out);
         }
         if before != Some(engine) {
-            self.steps.restart(msg.last_step);
+            self.steps.restart(now, msg.last_step, out);
         }
         let waiting = from.reply.clone().map(|to| (to, from.op));
         if let Some(member) = self.members.of_mut(rank) {

@@ -16,14 +16,19 @@ mod config;
 mod door;
 mod endings;
 mod events;
+mod evicted;
 mod evictions;
+mod extending;
+mod figures;
 mod loads;
 mod members;
+mod parking;
 mod pins;
 mod recovery;
 mod room;
 mod salts;
 mod session;
+mod spans;
 mod steps;
 #[cfg(test)]
 mod tests;
@@ -36,16 +41,18 @@ use crate::calls::Calls;
 use crate::machine::{Effect, Machine, ReplyTo, Sender, Trace};
 use crate::protocol::{
     Address, Answer, Done, HostSlot, Incarnation, IndexIn, IndexNews, Key, OpId, OpIds, Outgoing, PageId, Rank,
-    Refusal, Request, StatusIs, Tier, Time,
+    Refusal, Request, StatusIs, Time,
 };
 use backups::BackupOp;
 use census::Census;
 pub use config::{IndexConfig, WritePolicy};
-use door::ParkedOpen;
 use events::Events;
+use evicted::EvictedKeys;
 use evictions::{EvictOp, FlushOp, FreeThen};
+use figures::Counts;
 use loads::LoadOp;
 use members::Members;
+use parking::ParkedOpen;
 use recovery::Recovery;
 use room::{Parked, Room};
 use salts::Salts;
@@ -80,6 +87,8 @@ pub struct Index {
     /// Reservations under way, and the session each is for.
     reserving: BTreeMap<OpId, OpId>,
     evicts: BTreeMap<OpId, EvictOp>,
+    /// Who took pages that are missing.
+    evicted: EvictedKeys,
     flushes: BTreeMap<OpId, FlushOp>,
     freeing: BTreeMap<OpId, FreeThen>,
     /// Ops that read an L1 page, by page id.
@@ -120,38 +129,6 @@ enum Due {
     ParkedOpen(OpId),
 }
 
-/// Named figures.
-#[derive(Clone, Copy, Debug, Default)]
-struct Counts {
-    opens: u64,
-    refusals: u64,
-    hits_l1: u64,
-    hits_l2: u64,
-    cut_short: u64,
-    stored_l1: u64,
-    stored_l2: u64,
-    duplicates: u64,
-    loads: u64,
-    loaded: u64,
-    loads_missed: u64,
-    loads_failed: u64,
-    evicted_l1: u64,
-    evicted_l2: u64,
-    backups: u64,
-    backups_refused: u64,
-    backups_deferred: u64,
-    backups_dropped: u64,
-    backups_failed: u64,
-    forfeited: u64,
-    draft_never_ran: u64,
-    all_layers_at_end: u64,
-    expired: u64,
-    stale: u64,
-    void_entries: u64,
-    drafted: u64,
-    accepted: u64,
-}
-
 impl Index {
     /// An index that knows nothing yet; [`Self::start`] makes it ask the ranks.
     pub fn new(config: IndexConfig, control: Incarnation, seed: u64) -> Self {
@@ -178,6 +155,7 @@ impl Index {
             loading: BTreeSet::new(),
             reserving: BTreeMap::new(),
             evicts: BTreeMap::new(),
+            evicted: EvictedKeys::new(config.evicted_keys_max),
             flushes: BTreeMap::new(),
             freeing: BTreeMap::new(),
             page_holds: vec![0; l1_pages],
@@ -300,7 +278,7 @@ impl Index {
                 let msg = crate::protocol::WhoseIs { mine };
                 out.push(Effect::Send { to: Outgoing::Allocator(msg.into()), op, trace: None });
             }
-            IndexNews::Evict(msg) => self.evict(now, op, &msg, out),
+            IndexNews::Evict(msg) => self.evict(now, from, &msg, out),
             IndexNews::BackupRefused(msg) => self.backup_refused(now, op, &msg.short, out),
             IndexNews::BackupComplete(msg) => self.backup_complete(now, op, msg.slots.0, out),
             IndexNews::BackupFailed(_) => self.backup_failed(now, op, out),
@@ -390,7 +368,7 @@ impl Machine for Index {
                     self.adopt_all(now, out);
                     self.take_census(now, out);
                 }
-                Due::ParkedOpen(op) => self.parked_open_expired(op, out),
+                Due::ParkedOpen(op) => self.parked_open_expired(now, op, out),
             }
         }
         self.settle(now, out);
@@ -429,54 +407,14 @@ impl Machine for Index {
         for node in &self.loading {
             assert!(self.tree.page(*node).l2.is_some(), "{node:?} is loaded from nowhere");
         }
+        self.evicted.check_invariants();
         for page in &self.doomed {
             assert!(self.page_holds[page.0 as usize] > 0, "{page:?} waits for no op");
         }
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
-        let resident = |tier| (0..self.config.cp_size()).map(|r| self.tree.counts(tier, Rank(r)).resident()).sum();
-        let c = &self.counts;
-        vec![
-            ("index.opens", c.opens),
-            ("index.refusals", c.refusals),
-            ("index.hits_l1", c.hits_l1),
-            ("index.hits_l2", c.hits_l2),
-            ("index.cut_short", c.cut_short),
-            ("index.stored_l1", c.stored_l1),
-            ("index.stored_l2", c.stored_l2),
-            ("index.duplicates", c.duplicates),
-            ("index.loads", c.loads),
-            ("index.loaded", c.loaded),
-            ("index.loads_missed", c.loads_missed),
-            ("index.loads_failed", c.loads_failed),
-            ("index.evicted_l1", c.evicted_l1),
-            ("index.evicted_l2", c.evicted_l2),
-            ("index.backups", c.backups),
-            ("index.backups_refused", c.backups_refused),
-            ("index.backups_deferred", c.backups_deferred),
-            ("index.backups_dropped", c.backups_dropped),
-            ("index.backups_failed", c.backups_failed),
-            ("index.forfeited", c.forfeited),
-            ("index.draft_never_ran", c.draft_never_ran),
-            ("index.all_layers_at_end", c.all_layers_at_end),
-            ("index.expired", c.expired),
-            ("index.stale", c.stale),
-            ("index.void_entries", c.void_entries),
-            ("index.drafted", c.drafted),
-            ("index.accepted", c.accepted),
-            ("index.repeats", self.calls.repeats()),
-            ("index.sessions", self.sessions.len() as u64),
-            ("index.in_flight", self.in_flight() as u64),
-            ("index.parked_backups", self.parked_backups.len() as u64),
-            ("index.cached_l1", resident(Tier::L1)),
-            ("index.cached_l2", resident(Tier::L2)),
-            ("index.private_l1", self.private_pages().len() as u64),
-            ("index.memory_bytes", self.tree.memory_bytes() as u64),
-            ("index.leaked_pages", self.census.leaked),
-            ("index.salts", self.salts.len() as u64),
-            ("index.serving", u64::from(self.is_serving())),
-        ]
+        self.figures()
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::tree::{NodeId, SaltId};
 use crate::machine::{ReplyTo, Trace};
 use crate::protocol::{Answer, Incarnation, Key, OpId, PageId, Time};
+use crate::span::Span;
 
 /// One request. Positions below `committed` are pages of the tree; the pages behind them are its own.
 #[derive(Debug)]
@@ -14,6 +15,10 @@ pub(super) struct Session {
     pub(super) engine: Incarnation,
     pub(super) priority: u8,
     pub(super) trace: Trace,
+    /// When its `open` came.
+    pub(super) began: Time,
+    /// Steps that named it.
+    pub(super) steps: u32,
     /// When it was opened, in opens: the recency of its pages.
     pub(super) tick: u64,
     /// Keys of its pages from position 0 on, as far as they are known.
@@ -85,6 +90,8 @@ pub(super) struct Opening {
     pub(super) tokens: u32,
     /// Owners the engine wants behind the hits; empty for zigzag.
     pub(super) owners: Vec<u8>,
+    /// What is said of the `open` when it is answered, where somebody records it.
+    pub(super) span: Option<Box<Span>>,
 }
 
 /// What `extend` waits for.
@@ -121,6 +128,19 @@ pub(super) enum How {
     Died,
     /// It found no room and never ran.
     Refused,
+}
+
+impl How {
+    /// Its name in traces.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::Aborted => "aborted",
+            Self::Expired => "expired",
+            Self::Died => "engine died",
+            Self::Refused => "refused",
+        }
+    }
 }
 
 impl Session {

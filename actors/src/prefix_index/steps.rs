@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::session::{How, Phase, Session};
+use super::spans::{Op, commit_l1};
 use super::tree::NodeId;
 use super::{CALL_RANK, Index, reply};
 use crate::machine::{Effect, Sender};
@@ -10,6 +11,7 @@ use crate::protocol::{
     Answer, Gap, Key, KeyConflict, Malformed, NotOwner, OpId, Outgoing, Passed, Rank, RankIn, Refusal, Step, StepEntry,
     Stepped, Tier, Time, TooLarge, Unknown, Watch,
 };
+use crate::span::Span;
 
 /// The steps of a group: one total order.
 #[derive(Debug)]
@@ -34,6 +36,8 @@ struct Computes {
     session: OpId,
     epoch: u32,
     end_tokens: u32,
+    /// What is said when the step has passed, where somebody records it.
+    span: Option<Box<Span>>,
 }
 
 impl Default for Steps {
@@ -49,8 +53,10 @@ impl Steps {
     }
 
     /// The engine is new: nothing announced will pass, and its numbers go on behind `last`.
-    pub(super) fn restart(&mut self, last: u64) {
-        self.open.clear();
+    pub(super) fn restart(&mut self, now: Time, last: u64, out: &mut Vec<Effect>) {
+        for entry in self.open.drain(..).flat_map(|step| step.entries) {
+            out.extend(entry.span.map(|span| Effect::span(Span { ended: now, ..span.fault(Some("EngineDied")) })));
+        }
         self.answers.clear();
         self.next = self.next.max(last + 1);
     }
@@ -69,6 +75,7 @@ impl Index {
             return Err(Gap { expected: self.steps.next, got: msg.number }.into());
         }
         let void = self.check_step(&msg)?;
+        self.link_sessions(from, msg.entries.iter().map(|entry| &entry.session), out);
         self.renew(now, msg.engine);
         self.renew(now, from.incarnation);
         let mut backups = Vec::new();
@@ -79,15 +86,19 @@ impl Index {
         }
         for entry in msg.entries {
             let id = entry.session;
+            let span = self.step_span(now, msg.number, &entry);
             if void.contains(&id) {
                 self.counts.void_entries += 1;
+                out.extend(span.map(|span| Effect::span(span.fault(Some("Void")))));
                 if let Some(session) = self.sessions.get_mut(&id) {
                     session.last_step = msg.number;
                 }
                 continue;
             }
-            computes.extend(self.take_entry(now, msg.number, entry, out));
-            backups.extend(self.plan_backup(now, id, msg.number, msg.all_layers_at_end, out));
+            let computed = self.take_entry(now, msg.number, entry, out);
+            let backup = self.plan_backup(now, id, msg.number, msg.all_layers_at_end, out);
+            computes.extend(computed.map(|computed| Computes { span: with_backup(span, backup), ..computed }));
+            backups.extend(backup);
         }
         self.steps.open.push_back(OpenStep { number: msg.number, entries: computes });
         self.steps.next += 1;
@@ -215,13 +226,15 @@ impl Index {
         let session = self.sessions.get_mut(&entry.session)?;
         session.add_keys(entry.first_key, &entry.keys.0);
         session.last_step = step;
+        session.steps += 1;
         session.load_failed = false;
         session.frontier_tokens = entry.first_token + entry.tokens;
         if has_draft && !entry.draft {
             let first = entry.first_token / page;
             session.no_draft = Some(session.no_draft.map_or(first, |already| already.min(first)));
         }
-        let computes = Computes { session: entry.session, epoch: session.epoch, end_tokens: session.frontier_tokens };
+        let (epoch, end_tokens) = (session.epoch, session.frontier_tokens);
+        let computes = Computes { session: entry.session, epoch, end_tokens, span: None };
         if entry.load_read
             && session.load.is_none()
             && let Some(ring) = session.ring.take()
@@ -269,6 +282,7 @@ impl Index {
         let mut touched = BTreeSet::new();
         while let Some(step) = self.steps.open.pop_front_if(|step| step.number <= passed) {
             for entry in step.entries {
+                out.extend(entry.span.map(|span| Effect::span(Span { ended: now, ..*span })));
                 let Some(session) = self.sessions.get_mut(&entry.session) else { continue };
                 if session.epoch == entry.epoch {
                     session.computed_tokens = entry.end_tokens;
@@ -327,6 +341,11 @@ impl Index {
             session.tail = last;
             self.counts.stored_l1 += stored.len() as u64;
             out.push(Effect::Mark { op: id, name: "commit.l1_pages", value: stored.len() as u64 });
+            if let Some(parent) = session.trace.clone() {
+                let duplicates = u64::from(session.committed - start) - stored.len() as u64;
+                let span = commit_l1(now, id, parent, &stored, duplicates).nth(start.into());
+                out.push(Effect::span(span.count("commit.first_page", start)));
+            }
             self.move_pin(parent, last);
             self.stored(Tier::L1, &stored, out);
         }
@@ -341,6 +360,14 @@ impl Index {
         if let Some(old) = old {
             self.tree.unpin(old, Tier::L1);
         }
+    }
+}
+
+/// The span of a step that began a backup.
+fn with_backup(span: Option<Box<Span>>, backup: Option<OpId>) -> Option<Box<Span>> {
+    match (span, backup) {
+        (Some(span), Some(backup)) => Some(Box::new(span.text("step.backup_op", Op(backup)))),
+        (span, _) => span,
     }
 }
 

@@ -6,7 +6,7 @@ use super::backups::Plan;
 use super::evictions::VICTIMS_MAX;
 use super::tree::{NodeId, PrefixTree, TakenCopy, Victim};
 use super::{FreeThen, Index};
-use crate::machine::Effect;
+use crate::machine::{Effect, Trace};
 use crate::protocol::{Rank, Tier, Time};
 
 impl Index {
@@ -16,6 +16,7 @@ impl Index {
         now: Time,
         wants: &mut [u32],
         victims: &mut Vec<Victim>,
+        trace: &Trace,
         out: &mut Vec<Effect>,
     ) -> (u32, u32) {
         let (mut collateral, mut pending) = (0, 0);
@@ -41,7 +42,7 @@ impl Index {
                 continue;
             }
             let (chain, empties) = self.idle_chain(leaf, wants);
-            match self.backup_computed(now, &chain, empties, &super::NO_TRACE, out) {
+            match self.backup_computed(now, &chain, empties, trace, out) {
                 Some(_) => pending += empties,
                 // Another backup of it has not ended.
                 None => {

@@ -3,6 +3,7 @@
 use super::op::{ATTEMPT, FREE, Op, Outcome, PagesEnd, RESERVE, State, copy_call, owners_of, seal_call, stop_call};
 use super::{Writer, tell};
 use crate::copy_ack::Fate;
+use crate::course::Course;
 use crate::faults::Fault;
 use crate::lives::{Learnt, RankSet};
 use crate::machine::{Effect, Sender};
@@ -34,25 +35,36 @@ impl Writer {
         self.counts.all_layers_at_end += u64::from(msg.all_layers_at_end);
         let (owners, owner_ranks) = owners_of(&msg, self.config.cp_size);
         let gone = owner_ranks.without(self.lives.alive());
+        let mut op = Op {
+            backup: msg,
+            owners,
+            owner_ranks,
+            pages_op: OpId::default(),
+            trace: from.trace.clone(),
+            began: now,
+            course: Course::default(),
+            kept_pages: 0,
+            state: State::Reserving,
+        };
         if !gone.is_empty() {
             let outcome = Outcome::Failed { cause: gone_text(gone) };
             self.counts.failed += 1;
             tell(from.op, outcome.news(), &from.trace, out);
+            out.extend(op.span(now, from.op, &outcome).map(Effect::span));
             return self.ended.note(now, from.op, outcome);
         }
-        let pages_op = self.ids.draw();
-        let reserve = Reserve { tier: 2, owners: Owners(owners.clone()) };
-        self.calls.call(now, (pages_op, RESERVE), Outgoing::Allocator(reserve.into()), &from.trace, out);
-        self.parents.insert(pages_op, from.op);
-        let (backup, trace) = (msg, from.trace.clone());
-        let op = Op { backup, owners, owner_ranks, pages_op, trace, began: now, state: State::Reserving };
+        op.pages_op = self.ids.draw();
+        let reserve = Reserve { tier: 2, owners: Owners(op.owners.clone()) };
+        self.calls.call(now, (op.pages_op, RESERVE), Outgoing::Allocator(reserve.into()), &from.trace, out);
+        self.parents.insert(op.pages_op, from.op);
         self.ops.insert(from.op, op);
     }
 
     /// The allocator gives host pages: the ranks are told to copy.
     pub(super) fn reserved(&mut self, now: Time, pages_op: OpId, msg: Reserved, out: &mut Vec<Effect>) {
         let Some(op) = self.answered(pages_op, RESERVE) else { return };
-        let Some(running) = self.ops.get(&op) else { return };
+        let Some(running) = self.ops.get_mut(&op) else { return };
+        running.course.reserved(now);
         let slots: Vec<HostSlot> = msg.pages.0.iter().map(|page| HostSlot(page.0)).collect();
         if slots.len() != running.owners.len() {
             // Which slot is whose cannot be told: the allocator takes them back when it asks for their owner.
@@ -69,6 +81,9 @@ impl Writer {
     /// The allocator has too few host pages: nothing was reserved.
     pub(super) fn short(&mut self, now: Time, pages_op: OpId, msg: Short, out: &mut Vec<Effect>) {
         let Some(op) = self.answered(pages_op, RESERVE) else { return };
+        if let Some(running) = self.ops.get_mut(&op) {
+            running.course.reserved(now);
+        }
         self.end(now, op, Outcome::Refused { short: msg.short }, PagesEnd::Gone, out);
     }
 
@@ -220,6 +235,7 @@ impl Writer {
         };
         match (&mut running.state, failure) {
             (State::Copying { waiting, .. }, None) if waiting.contains(rank) => {
+                running.course.acknowledged(now, rank);
                 waiting.remove(rank);
                 self.calls.answered(copy_call(op, rank));
                 self.after_copies(op, out);
@@ -315,6 +331,7 @@ impl Writer {
         let State::Sealing { slots, kept, .. } = &mut running.state else { return };
         let (slots, kept) = (std::mem::take(slots), std::mem::take(kept));
         let forfeited = kept.iter().filter(|byte| **byte == 0).count();
+        running.kept_pages = (kept.len() - forfeited) as u64;
         self.counts.forfeited_pages += forfeited as u64;
         self.counts.kept_pages += (kept.len() - forfeited) as u64;
         if forfeited == 0 {
@@ -374,6 +391,7 @@ impl Writer {
         ] {
             out.push(Effect::Mark { op, name, value });
         }
+        out.extend(running.span(now, op, &outcome).map(Effect::span));
         self.ended.note(now, op, outcome);
         self.ended_pages.note(now, running.pages_op, pages);
     }

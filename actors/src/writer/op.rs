@@ -1,12 +1,14 @@
 //! One backup: its states, and what each of them waits for.
 
 use crate::calls::{CallId, Calls};
+use crate::course::Course;
 use crate::lives::RankSet;
 use crate::machine::Trace;
 use crate::protocol::{
     Backup, BackupComplete, BackupFailed, BackupRefused, Free, HostSlot, IndexNews, OpId, OpSettled, Owners, Pages,
     Rank, Slots, Time,
 };
+use crate::span::Span;
 
 /// A backup that runs.
 #[derive(Debug)]
@@ -19,6 +21,9 @@ pub(super) struct Op {
     pub(super) pages_op: OpId,
     pub(super) trace: Trace,
     pub(super) began: Time,
+    pub(super) course: Course,
+    /// Pages that the index has kept.
+    pub(super) kept_pages: u64,
     pub(super) state: State,
 }
 
@@ -104,6 +109,27 @@ impl Op {
             }
         };
         BackupComplete { slots: Slots(slots.clone()) }.into()
+    }
+
+    /// What is said of the backup `op` when it has ended with `outcome`.
+    pub(super) fn span(&self, now: Time, op: OpId, outcome: &Outcome) -> Option<Span> {
+        let pages = self.owners.len() as u64;
+        let span = Span::new("backup", op, self.trace.clone()?, self.began, now)
+            .count("backup.pages", pages)
+            .count("backup.first_page", self.backup.first)
+            .count("backup.step", self.backup.step)
+            .count("backup.ranks", self.owner_ranks.len())
+            .count("backup.attempts", ATTEMPT);
+        let span = self.course.explain(span);
+        Some(match outcome {
+            Outcome::Settled => span
+                .count("backup.kept_pages", self.kept_pages)
+                .count("backup.forfeited_pages", pages.saturating_sub(self.kept_pages)),
+            Outcome::Refused { short } => {
+                span.counts("backup.short_pages", short.iter().copied()).fault(Some("OutOfPages"))
+            }
+            Outcome::Failed { cause } => span.text("backup.cause", cause).fault(Some("BackupFailed")),
+        })
     }
 
     /// The free of those slots whose byte in `kept` is 0; all of them without `kept`.

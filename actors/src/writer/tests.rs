@@ -4,7 +4,8 @@ use crate::protocol::{
     Freed, HostSlot, Key, Keys, OpSettled, PageId, Pages, Rank, RankIn, RankIs, Refusal, Rejected, Reserved, Sealed,
     Short, Slots, Unknown, Whose,
 };
-use crate::script::{CONTROL, Script, Sent, life, op};
+use crate::script::{CONTROL, Script, Sent, TRACE, life, op};
+use crate::span::{Fact, Span};
 
 const RANK_0: Address = Address::Rank(Rank(0));
 const RANK_1: Address = Address::Rank(Rank(1));
@@ -438,4 +439,35 @@ mod planted {
         writer.say_as(RANK_0, life(0, 9), op(10), done(0));
         assert_eq!(writer.say(RANK_1, op(10), CopyAck { attempt: 9, ..done(1) }).len(), 1);
     }
+}
+
+#[test]
+fn every_backup_ends_in_one_span_that_says_how_it_went() {
+    let fact = |span: &Span, name: &str| span.facts.iter().find(|(of, _)| *of == name).map(|(_, fact)| fact.clone());
+    let mut script = writer();
+    let pages_op = completed(&mut script);
+    assert_eq!(script.spans, [], "it is not over");
+    script.say(Address::Index, op(10), verdict(&[1, 1, 0]));
+    script.say(RANK_1, op(10), Sealed { rank: Rank(1) });
+    script.say(RANK_0, op(10), Sealed { rank: Rank(0) });
+    script.say(Address::Allocator, pages_op, Freed {});
+    let [span] = script.take_spans().try_into().expect("one span");
+    assert_eq!((span.name, span.op, &span.parent, &span.fault), ("backup", op(10), &TRACE, &None));
+    for (name, value) in [("backup.kept_pages", 2), ("backup.forfeited_pages", 1), ("copy.straggler_rank", 1)] {
+        assert_eq!(fact(&span, name), Some(Fact::Count(value)), "{name}");
+    }
+    let mut script = writer();
+    let pages_op = copying(&mut script);
+    script.say(RANK_0, op(10), failed(0));
+    script.say(RANK_1, op(10), done(1));
+    script.say(Address::Allocator, pages_op, Freed {});
+    let [span] = script.take_spans().try_into().expect("one span");
+    assert_eq!(span.fault.as_deref(), Some("BackupFailed"));
+    assert_eq!(fact(&span, "backup.cause"), Some(Fact::Text("rank 0: Unknown".to_owned())));
+    let mut script = writer();
+    let pages_op = asked(&mut script);
+    script.say(Address::Allocator, pages_op, Short { short: vec![2, 0, 0] });
+    let [span] = script.take_spans().try_into().expect("one span");
+    assert_eq!(span.fault.as_deref(), Some("OutOfPages"));
+    assert_eq!(fact(&span, "backup.short_pages"), Some(Fact::Counts(vec![2, 0, 0])));
 }

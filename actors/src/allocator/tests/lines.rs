@@ -3,6 +3,7 @@
 use super::*;
 use crate::allocator::Contiguity;
 use crate::protocol::PageId;
+use crate::span::Fact;
 
 /// Two lanes of four pages, all taken by `op(5)`: lane 0 has pages 2, 4, 6, 8 and lane 1 pages 3, 5, 7, 9.
 fn full() -> Script<Allocator> {
@@ -43,6 +44,34 @@ fn room_is_made_once_and_the_reservation_is_tried_once_more() {
         assert_eq!(rounds(&sent), []);
         assert_eq!(allocator.say(Address::Evictor, *room_op, room(&[9, 9])), [], "a late answer does nothing");
         assert_eq!(allocator.counter("allocator.late"), 1);
+    }
+}
+
+#[test]
+fn a_reservation_says_how_it_was_answered_and_the_round_what_it_was_for() {
+    for (freed, fault) in [(vec![2, 4], None), (vec![2], Some("OutOfPages"))] {
+        let mut allocator = full();
+        let [given] = allocator.take_spans().try_into().expect("one span");
+        assert_eq!((given.name, given.op, given.fault), ("reserve", op(5), None));
+        assert!(given.facts.contains(&("reserve.runs", Fact::Count(2))), "{:?}", given.facts);
+        let room_op = round(&allocator.say(Address::Loader, op(10), reserve(1, &[0, 0])));
+        allocator.say(Address::Index, op(20), free_l1(&freed));
+        allocator.say(Address::Evictor, room_op, room(&[freed.len() as u32, 0]));
+        let spans = allocator.take_spans();
+        let find = |name: &str| spans.iter().find(|span| span.name == name).expect("a span");
+        assert_eq!((spans.len(), find("reserve").op, find("make_room").op), (2, op(10), room_op));
+        assert_eq!(find("reserve").fault.as_deref(), fault);
+        let facts = [&find("reserve").facts[..], &find("make_room").facts[..]].concat();
+        let mut expected = vec![
+            ("reserve.parked", Fact::Flag(true)),
+            ("reserve.room_made", Fact::Flag(true)),
+            ("room.wanted_pages", Fact::Counts(vec![2, 0])),
+            ("room.ahead_of_need", Fact::Flag(false)),
+        ];
+        expected.extend(fault.map(|_| ("reserve.short_pages", Fact::Counts(vec![1, 0]))));
+        for fact in expected {
+            assert!(facts.contains(&fact), "{fact:?} in {facts:?}");
+        }
     }
 }
 

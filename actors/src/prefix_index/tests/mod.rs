@@ -9,10 +9,12 @@ mod policies;
 mod quarantine;
 mod refusals;
 mod room;
+mod spans;
 
-use crate::machine::{Effect, Machine, ReplyTo, Sender};
+use crate::machine::{Effect, Machine, ReplyTo, Sender, Trace};
 use crate::prefix_index::{Index, IndexConfig};
 use crate::protocol::*;
+use crate::span::{Span, TraceContext};
 
 /// An index and the messages it has sent.
 struct Script {
@@ -23,6 +25,12 @@ struct Script {
     engine_ids: OpIds,
     next_page: u32,
     manifest: Manifest,
+    /// The trace of what is delivered.
+    trace: Trace,
+    spans: Vec<Span>,
+    links: Vec<TraceContext>,
+    /// The trace in which each message was sent, in order.
+    sent_in: Vec<(OpId, Trace)>,
 }
 
 const CONTROL: Incarnation = Incarnation([0xc0; 16]);
@@ -60,13 +68,27 @@ impl Script {
         Self::of(config)
     }
 
+    /// An index that nobody has spoken to.
+    fn deaf(config: IndexConfig) -> Self {
+        Self {
+            manifest: config.manifest.clone(),
+            index: Index::new(config, CONTROL, 1),
+            now: Time { ns: 1 },
+            sent: vec![],
+            answers: vec![],
+            engine_ids: OpIds::new(ENGINE),
+            next_page: 1,
+            trace: None,
+            spans: vec![],
+            links: vec![],
+            sent_in: vec![],
+        }
+    }
+
     fn of(config: IndexConfig) -> Self {
         let script_ranks = config.cp_size();
-        let (l1_pages, l2_slots, manifest) = (config.l1_physical_pages, config.l2_slots, config.manifest.clone());
-        let index = Index::new(config, CONTROL, 1);
-        let now = Time { ns: 1 };
-        let engine_ids = OpIds::new(ENGINE);
-        let mut script = Self { index, now, sent: vec![], answers: vec![], engine_ids, next_page: 1, manifest };
+        let (l1_pages, l2_slots) = (config.l1_physical_pages, config.l2_slots);
+        let mut script = Self::deaf(config);
         let mut out = Vec::new();
         script.index.start(script.now, &mut out);
         let ranks = || (0..script_ranks).map(Rank);
@@ -117,7 +139,7 @@ impl Script {
 
     fn deliver(&mut self, address: Address, incarnation: Incarnation, op: OpId, msg: IndexIn) {
         let reply = (address == Address::Engine).then(|| ReplyTo("inbox".into()));
-        let (control, trace) = (CONTROL, None);
+        let (control, trace) = (CONTROL, self.trace.clone());
         let from = Sender { address, incarnation, control, op, reply, remaining_ms: 1_000, trace };
         let mut out = Vec::new();
         self.index.handle(self.now, &from, msg, &mut out);
@@ -127,9 +149,14 @@ impl Script {
     fn take(&mut self, out: Vec<Effect>) {
         for effect in out {
             match effect {
-                Effect::Send { to, op, .. } => self.sent.push((op, to)),
+                Effect::Send { to, op, trace } => {
+                    self.sent.push((op, to));
+                    self.sent_in.push((op, trace));
+                }
                 Effect::Reply { op, answer, .. } => self.answers.push((op, answer)),
-                Effect::Mark { .. } | Effect::Span(_) | Effect::Link(_) => {}
+                Effect::Mark { .. } => {}
+                Effect::Span(span) => self.spans.push(*span),
+                Effect::Link(to) => self.links.push(to),
             }
         }
         self.index.check_invariants();

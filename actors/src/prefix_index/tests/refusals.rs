@@ -107,17 +107,7 @@ fn steps_follow_each_other_and_name_pages_of_their_sessions() {
 #[test]
 fn f25_a_worker_that_does_not_fit() {
     let config = IndexConfig { compute_tokens_min: 0, ..IndexConfig::new(manifest(1), 65, 0) };
-    let index = Index::new(config, CONTROL, 1);
-    let engine_ids = OpIds::new(ENGINE);
-    let mut script = Script {
-        index,
-        now: Time { ns: 1 },
-        sent: vec![],
-        answers: vec![],
-        engine_ids,
-        next_page: 1,
-        manifest: manifest(1),
-    };
+    let mut script = Script::deaf(config);
     let fits = Register {
         rank: Rank(0),
         engine: ENGINE,
