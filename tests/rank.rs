@@ -3,6 +3,8 @@
 mod rank_rig;
 #[path = "rank_rig/refusals.rs"]
 mod refusals;
+#[path = "rank_rig/spans.rs"]
+mod spans;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};

@@ -17,27 +17,27 @@ use crate::crash::{self, Inside};
 
 impl RankMachine {
     /// Copies this rank's pages of a backup, each layer when its track has finished it.
-    pub(super) fn backup_copy(&mut self, from: &Sender, msg: &BackupCopy, out: &mut Vec<Effect>) {
+    pub(super) fn backup_copy(&mut self, now: Time, from: &Sender, msg: &BackupCopy, out: &mut Vec<Effect>) {
         if self.is_answered(OpKind::Backup, from, msg.attempt, out) {
             return;
         }
         let order = match self.lane().backup(msg) {
             Ok(order) => order,
-            Err(refusal) => return self.end_unbegun(OpKind::Backup, from, msg.attempt, Some(refusal), out),
+            Err(refusal) => return self.end_unbegun(now, OpKind::Backup, from, msg.attempt, Some(refusal), out),
         };
         if order.l1.is_empty() {
-            return self.end_unbegun(OpKind::Backup, from, msg.attempt, None, out);
+            return self.end_unbegun(now, OpKind::Backup, from, msg.attempt, None, out);
         }
         let claim = match self.room().and_then(|()| self.claims.down(&order.l1, &order.l2)) {
             Ok(claim) => claim,
-            Err(refusal) => return self.end_unbegun(OpKind::Backup, from, msg.attempt, Some(refusal), out),
+            Err(refusal) => return self.end_unbegun(now, OpKind::Backup, from, msg.attempt, Some(refusal), out),
         };
         // Seals go before the first new byte of any of the records.
         let generations: Vec<u32> = order.l2.iter().map(|slot| self.pool.table().reserve(*slot)).collect();
         crash::reach(Inside::SealCleared);
         let rows = BackupRows::of(msg, &order, &generations);
         let kind = JobKind::Backup { step: msg.step, sums: self.fingerprints };
-        let job = self.start(OpKind::Backup, from, msg.attempt, kind, order, rows, claim);
+        let job = self.start(now, OpKind::Backup, from, msg.attempt, kind, order, rows, claim);
         match (msg.step, msg.all_layers_at_end) {
             (0, _) => self.copies.submit(&job),
             (step, true) => {
@@ -50,12 +50,12 @@ impl RankMachine {
     }
 
     /// Copies this rank's pages of a load; the load slot tells the engine layer by layer.
-    pub(super) fn load_copy(&mut self, from: &Sender, msg: &LoadCopy, out: &mut Vec<Effect>) {
+    pub(super) fn load_copy(&mut self, now: Time, from: &Sender, msg: &LoadCopy, out: &mut Vec<Effect>) {
         let ring_use = match RingUse::of(msg, self.layers.total()) {
             Ok(ring_use) => ring_use,
             Err(refusal) => {
                 if !self.is_answered(OpKind::Load, from, msg.attempt, out) {
-                    self.end_unbegun(OpKind::Load, from, msg.attempt, Some(refusal), out);
+                    self.end_unbegun(now, OpKind::Load, from, msg.attempt, Some(refusal), out);
                 }
                 return;
             }
@@ -71,34 +71,34 @@ impl RankMachine {
             Ok(order) => order,
             Err(refusal) => {
                 self.give_slot_up(ring_use);
-                return self.end_unbegun(OpKind::Load, from, msg.attempt, Some(refusal), out);
+                return self.end_unbegun(now, OpKind::Load, from, msg.attempt, Some(refusal), out);
             }
         };
         let claim = match self.claims.up(&order.l1, &order.l2) {
             Ok(claim) => claim,
             Err(refusal) => {
                 self.give_slot_up(ring_use);
-                return self.end_unbegun(OpKind::Load, from, msg.attempt, Some(refusal), out);
+                return self.end_unbegun(now, OpKind::Load, from, msg.attempt, Some(refusal), out);
             }
         };
         if let Err(refusal) = self.begin_slot(ring_use) {
             self.claims.give_back(claim);
-            return self.end_unbegun(OpKind::Load, from, msg.attempt, Some(refusal), out);
+            return self.end_unbegun(now, OpKind::Load, from, msg.attempt, Some(refusal), out);
         }
         let RingUse { slot, use_count, base, end } = ring_use;
         if order.l1.is_empty() {
             self.claims.give_back(claim);
             let failed = self.pool.ring().finish(slot, use_count).err().map(|taken| slot_taken(slot, taken));
             self.pool.ring().advance(slot, end);
-            return self.end_unbegun(OpKind::Load, from, msg.attempt, failed, out);
+            return self.end_unbegun(now, OpKind::Load, from, msg.attempt, failed, out);
         }
         let kind = JobKind::Load { slot, use_count, base };
-        let job = self.start(OpKind::Load, from, msg.attempt, kind, order, BackupRows::default(), claim);
+        let job = self.start(now, OpKind::Load, from, msg.attempt, kind, order, BackupRows::default(), claim);
         self.copies.submit(&job);
     }
 
     /// Ends a try; the answer comes when nothing of it reads or writes any more.
-    pub(super) fn stop(&mut self, from: &Sender, msg: &Stop, out: &mut Vec<Effect>) {
+    pub(super) fn stop(&mut self, now: Time, from: &Sender, msg: &Stop, out: &mut Vec<Effect>) {
         let kind = if from.address == Address::Loader { OpKind::Load } else { OpKind::Backup };
         match self.ops.get(from.op) {
             Some(Op::Running { attempt, job, .. }) if *attempt == msg.attempt => {
@@ -117,7 +117,7 @@ impl RankMachine {
             Some(Op::Running { .. } | Op::Whole { .. } | Op::Ended { .. }) => {
                 self.is_answered(kind, from, msg.attempt, out);
             }
-            None => self.end_unbegun(kind, from, msg.attempt, Some(Unknown::new("op", from.op).into()), out),
+            None => self.end_unbegun(now, kind, from, msg.attempt, Some(Unknown::new("op", from.op).into()), out),
         }
     }
 
@@ -125,7 +125,8 @@ impl RankMachine {
     pub(super) fn job_ended(&mut self, now: Time, id: JobId, end: End, out: &mut Vec<Effect>) {
         let Some(running) = self.jobs.remove(&id) else { return };
         self.copies.forget_job(self.watch_id, id);
-        let Running { op, attempt, kind, old, job, mut rows, claim, trace } = running;
+        out.extend(self.copy_span(now, &running, &end).map(Effect::span));
+        let Running { op, attempt, kind, old, job, mut rows, claim, trace, began: _ } = running;
         self.claims.give_back(claim);
         self.tally(op, kind, &job, &end, out);
         if old {
@@ -191,6 +192,7 @@ impl RankMachine {
     /// Ends a try without a job: refused, stopped before it came, or without a page of this rank.
     fn end_unbegun(
         &mut self,
+        now: Time,
         kind: OpKind,
         from: &Sender,
         attempt: u32,
@@ -200,6 +202,7 @@ impl RankMachine {
         let ack = match failed {
             Some(refusal) => {
                 self.counts.refused += 1;
+                out.extend(self.refused_span(now, kind, from, attempt, &refusal).map(Effect::span));
                 self.failed(attempt, refusal)
             }
             None => {
@@ -227,6 +230,7 @@ impl RankMachine {
     #[expect(clippy::too_many_arguments, reason = "the parts of one job, used once each by two callers")]
     fn start(
         &mut self,
+        now: Time,
         kind: OpKind,
         from: &Sender,
         attempt: u32,
@@ -238,9 +242,9 @@ impl RankMachine {
         self.next_job += 1;
         let id = JobId(self.next_job);
         let ground = self.ground().expect("pages were checked against the attached pool");
-        let job = Job::new(id, job_kind, order.runs, ground, self.events.clone());
+        let job = Job::new(id, job_kind, order.runs, ground, self.events.clone(), from.trace.is_some());
         let (op, trace, handle) = (from.op, from.trace.clone(), job.clone());
-        self.jobs.insert(id, Running { op, attempt, kind, old: false, job, rows, claim, trace });
+        self.jobs.insert(id, Running { op, attempt, kind, old: false, job, rows, claim, trace, began: now });
         self.ops.running(op, kind, attempt, id);
         handle
     }

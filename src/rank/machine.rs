@@ -94,6 +94,7 @@ pub(super) struct Running {
     pub(super) rows: BackupRows,
     pub(super) claim: Claim,
     pub(super) trace: Trace,
+    pub(super) began: Time,
 }
 
 /// Named figures.
@@ -369,10 +370,10 @@ impl Machine for RankMachine {
             RankIn::Attach(msg) => self.attach(from, msg, out),
             RankIn::Watch(msg) => self.watch(from, &msg, out),
             RankIn::LayerReady(msg) => self.layer_ready(from, &msg, out),
-            RankIn::BackupCopy(msg) => self.backup_copy(from, &msg, out),
-            RankIn::LoadCopy(msg) => self.load_copy(from, &msg, out),
+            RankIn::BackupCopy(msg) => self.backup_copy(now, from, &msg, out),
+            RankIn::LoadCopy(msg) => self.load_copy(now, from, &msg, out),
             RankIn::Seal(msg) => self.seal(from, &msg, out),
-            RankIn::Stop(msg) => self.stop(from, &msg, out),
+            RankIn::Stop(msg) => self.stop(now, from, &msg, out),
             RankIn::OpSettled(_) => drop(self.damaged.answered((from.op, 0))),
         }
         self.collect(now, out);

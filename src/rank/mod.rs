@@ -19,6 +19,7 @@ mod orders;
 mod page_table;
 mod pool_file;
 mod sealing;
+mod spans;
 
 use std::path::PathBuf;
 use std::sync::Arc;

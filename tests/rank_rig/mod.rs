@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use hicached::rank::{CopyThreads, RankError, RankHost, RankSetup, layout_of};
 use hicached_actors::host::{Dest, Output};
+use hicached_actors::machine::Trace;
 use hicached_actors::protocol::*;
+use hicached_actors::span::Span;
 use hicached_client::shm::{Segment, Track as Word, Words, word_value};
 use hicached_kernels::layout::{Component, HostPage, L1Layout, L1Page, Layout};
 
@@ -160,6 +162,9 @@ pub(crate) struct Rig {
     pub(crate) hold: Arc<Mutex<()>>,
     heard: Vec<(OpId, Said)>,
     pub(crate) marks: Vec<(OpId, &'static str, u64)>,
+    /// The trace of what is sent to it.
+    pub(crate) trace: Trace,
+    pub(crate) spans: Vec<Span>,
     notified: Receiver<()>,
     given: BTreeMap<(Incarnation, String), u64>,
     op: u64,
@@ -228,6 +233,8 @@ impl Rig {
             hold,
             heard,
             marks,
+            trace: None,
+            spans: Vec::new(),
             notified,
             given: BTreeMap::new(),
             op: 0,
@@ -289,7 +296,8 @@ impl Rig {
         };
         let mut out = Output::default();
         let reply = (from == Address::Engine).then(|| "reply".into());
-        self.host.deliver(self.now, &envelope.encode(1 << 20).unwrap(), reply, None, &mut out);
+        let trace = self.trace.clone();
+        self.host.deliver(self.now, &envelope.encode(1 << 20).unwrap(), reply, trace, &mut out);
         self.take(out);
     }
 
@@ -303,6 +311,7 @@ impl Rig {
     fn take(&mut self, out: Output) {
         use hicached_actors::machine::Machine as _;
         self.marks.extend(out.marks);
+        self.spans.extend(out.spans);
         for parcel in out.parcels {
             let envelope = Envelope::decode(&parcel.bytes).unwrap();
             let (kind, body) = (envelope.kind.as_str(), &envelope.body.0[..]);

@@ -63,6 +63,21 @@ pub(in crate::rank) struct End {
     pub(in crate::rank) sums: Vec<Sums>,
     /// What it cost.
     pub(in crate::rank) tally: Tally,
+    /// How its layers went, in the order in which they ended; none unless they were to be timed.
+    pub(in crate::rank) layers: Vec<LayerTimes>,
+}
+
+/// How the copy of one layer went.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rank) struct LayerTimes {
+    /// Its place in the order of a load.
+    pub(in crate::rank) index: u32,
+    /// From the beginning of the job until it could be copied.
+    pub(in crate::rank) ready: Duration,
+    /// From there until a thread had time for it.
+    pub(in crate::rank) waited: Duration,
+    /// From there until it was in place.
+    pub(in crate::rank) copying: Duration,
 }
 
 /// Figures of a job.
@@ -85,6 +100,9 @@ pub(in crate::rank) struct Job {
     layers: LayerCount,
     ground: Ground,
     events: Events,
+    began: Instant,
+    /// Whether somebody wants to know how each layer went.
+    timed: bool,
     progress: Mutex<Progress>,
 }
 
@@ -99,17 +117,33 @@ struct Progress {
     stop: Option<Refusal>,
     over: bool,
     tally: Tally,
+    layers: Vec<LayerTimes>,
 }
 
 /// What the thread that ended a job hands on.
-struct Ended(Option<Refusal>, Tally);
+struct Ended(Option<Refusal>, Tally, Vec<LayerTimes>);
 
 impl Job {
-    pub(in crate::rank) fn new(id: JobId, kind: JobKind, runs: Runs, ground: Ground, events: Events) -> Arc<Self> {
+    pub(in crate::rank) fn new(
+        id: JobId,
+        kind: JobKind,
+        runs: Runs,
+        ground: Ground,
+        events: Events,
+        timed: bool,
+    ) -> Arc<Self> {
         let layers = LayerCount::of(&ground.layout);
-        let done = vec![false; layers.total() as usize];
-        let progress = Progress { running: 0, done, done_row: 0, stop: None, over: false, tally: Tally::default() };
-        Arc::new(Self { id, kind, runs, layers, ground, events, progress: Mutex::new(progress) })
+        let progress = Progress {
+            running: 0,
+            done: vec![false; layers.total() as usize],
+            done_row: 0,
+            stop: None,
+            over: false,
+            tally: Tally::default(),
+            layers: Vec::new(),
+        };
+        let (began, progress) = (Instant::now(), Mutex::new(progress));
+        Arc::new(Self { id, kind, runs, layers, ground, events, began, timed, progress })
     }
 
     pub(in crate::rank) fn id(&self) -> JobId {
@@ -154,7 +188,9 @@ impl Job {
             JobKind::Load { .. } => Direction::Up,
         };
         let moved = self.ground.pools().copy_layer(direction, track, layer, &self.runs);
-        self.layer_ended(index, moved, started.elapsed());
+        let copying = started.elapsed();
+        let ready = started.duration_since(self.began).saturating_sub(waited);
+        self.layer_ended(moved, LayerTimes { index, ready, waited, copying });
     }
 
     fn begin(&self, waited: Duration) -> bool {
@@ -175,14 +211,17 @@ impl Job {
         true
     }
 
-    fn layer_ended(&self, index: u32, moved: Result<u64, CopyError>, copying: Duration) {
+    fn layer_ended(&self, moved: Result<u64, CopyError>, times: LayerTimes) {
         let mut progress = self.lock();
         progress.running -= 1;
-        progress.tally.copying += copying;
+        progress.tally.copying += times.copying;
+        if self.timed && moved.is_ok() {
+            progress.layers.push(times);
+        }
         match moved {
             Ok(bytes) => {
                 progress.tally.bytes += bytes;
-                progress.done[index as usize] = true;
+                progress.done[times.index as usize] = true;
             }
             // Everything was checked before the job began: a refusal is a fault of this rank, and is reported.
             Err(error) => {
@@ -219,7 +258,7 @@ impl Job {
         }
         progress.over = true;
         let why = if complete { None } else { progress.stop.clone() };
-        Some(Ended(self.settle(why), progress.tally))
+        Some(Ended(self.settle(why), progress.tally, std::mem::take(&mut progress.layers)))
     }
 
     /// Settles the load slot of a load; a load that somebody else has given up has failed.
@@ -236,12 +275,12 @@ impl Job {
     }
 
     fn tell(&self, ended: Option<Ended>) {
-        let Some(Ended(failed, tally)) = ended else { return };
+        let Some(Ended(failed, tally, layers)) = ended else { return };
         let wants_sums = matches!(self.kind, JobKind::Backup { sums: true, .. }) && failed.is_none();
         let hosts = self.runs.as_slice().iter().flat_map(|run| (0..run.pages).map(|page| run.host_page.0 + page));
         let sums = hosts.filter(|_| wants_sums).map(|slot| sums_of(&self.ground.pool, &self.ground.layout, slot));
         let sums = sums.collect();
-        self.events.send(Event::Ended(self.id, End { failed, sums, tally }));
+        self.events.send(Event::Ended(self.id, End { failed, sums, tally, layers }));
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {

@@ -18,7 +18,7 @@ use std::thread::JoinHandle;
 use hicached_client::shm::Words;
 use hicached_kernels::layout::Component;
 
-pub(super) use job::{End, Ground, Job, JobId, JobKind, Verify};
+pub(super) use job::{End, Ground, Job, JobId, JobKind, LayerTimes, Verify};
 use queue::Queue;
 pub(super) use watcher::WatchId;
 use watcher::Watcher;

@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use hicached_actors::host::{Host, Output};
-use hicached_actors::machine::Machine;
+use hicached_actors::machine::{Machine, Trace};
 use hicached_actors::protocol::{Address, Incarnation, Time};
 
 use crate::checks::Violation;
@@ -14,7 +14,7 @@ use crate::checks::Violation;
 /// A hosted machine, whatever its inbox.
 pub trait Actor {
     /// Takes the bytes of one message.
-    fn deliver(&mut self, now: Time, bytes: &[u8], reply: Option<Arc<str>>, out: &mut Output);
+    fn deliver(&mut self, now: Time, bytes: &[u8], reply: Option<Arc<str>>, trace: Trace, out: &mut Output);
     /// Acts on time.
     fn wake(&mut self, now: Time, out: &mut Output);
     /// The earliest deadline and what it is for.
@@ -28,8 +28,8 @@ pub trait Actor {
 }
 
 impl<M: Machine + 'static> Actor for Host<M> {
-    fn deliver(&mut self, now: Time, bytes: &[u8], reply: Option<Arc<str>>, out: &mut Output) {
-        Self::deliver(self, now, bytes, reply, None, out);
+    fn deliver(&mut self, now: Time, bytes: &[u8], reply: Option<Arc<str>>, trace: Trace, out: &mut Output) {
+        Self::deliver(self, now, bytes, reply, trace, out);
     }
 
     fn wake(&mut self, now: Time, out: &mut Output) {

@@ -164,7 +164,7 @@ impl Sim {
         };
         let bytes: Arc<[u8]> = hicached_actors::protocol::encode(&envelope).into();
         let reply = Some(Arc::from("0"));
-        self.net.send(Message { from: Address::Engine, to: To::Actor(to), bytes, reply }, false);
+        self.net.send(Message { from: Address::Engine, to: To::Actor(to), bytes, reply, trace: None }, false);
     }
 
     /// Bytes that are no message, bodies that are cut short, and kinds nobody knows.
@@ -178,7 +178,13 @@ impl Sim {
         if self.net.chance.happens(700) {
             return self.say(to, op, kind, body);
         }
-        let message = Message { from: Address::Engine, to: To::Actor(to), bytes: body.into(), reply: Some("0".into()) };
+        let message = Message {
+            from: Address::Engine,
+            to: To::Actor(to),
+            bytes: body.into(),
+            reply: Some("0".into()),
+            trace: None,
+        };
         self.net.send(message, false);
     }
 

@@ -17,6 +17,7 @@ mod net;
 mod rank;
 mod run;
 mod script;
+mod spans;
 #[cfg(test)]
 mod tests;
 mod trace;

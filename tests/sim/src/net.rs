@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use hicached_actors::host::{Dest, Parcel};
+use hicached_actors::machine::Trace;
 use hicached_actors::protocol::{Address, OpId, Rank, Time};
 
 use crate::chance::Chance;
@@ -44,6 +45,8 @@ pub struct Message {
     pub bytes: Arc<[u8]>,
     /// Where an answer goes.
     pub reply: Option<Arc<str>>,
+    /// The trace it belongs to.
+    pub trace: Trace,
 }
 
 /// Where a message goes.
@@ -190,7 +193,7 @@ impl Net {
             Dest::Reply(reply) => To::Request(reply.0.parse().unwrap_or(0)),
             Dest::Events => To::Events,
         };
-        self.send(Message { from, to, bytes: parcel.bytes.into(), reply: None }, parcel.urgent);
+        self.send(Message { from, to, bytes: parcel.bytes.into(), reply: None, trace: parcel.trace }, parcel.urgent);
     }
 
     /// Puts a message on the bus.

@@ -122,7 +122,7 @@ impl Sim {
         loop {
             let left = group::leaks(self);
             if left.is_empty() {
-                return Ok(());
+                return self.spans.all_said();
             }
             if !self.happen(until)? {
                 return Err(Violation { checker: "E2", detail: left.join("; ") });

@@ -12,6 +12,7 @@ use crate::memory::Memory;
 use crate::mix::{Mix, Sizes};
 use crate::net::{Event, Message, Net, To};
 use crate::rank::RankProcess;
+use crate::spans::SpanChecks;
 
 /// Makes the machines of a control incarnation.
 pub(crate) type MakeControl = Box<dyn Fn(&Sizes, &Birth) -> (Control, Output)>;
@@ -53,6 +54,7 @@ pub struct Sim {
     pub scripted: bool,
     pub(crate) pins: Vec<hicached_actors::protocol::Pin>,
     checks: Checks,
+    pub(crate) spans: SpanChecks,
     control_lives: u32,
     make: MakeControl,
     armed: std::collections::BTreeMap<Address, Time>,
@@ -81,6 +83,7 @@ impl Sim {
             scripted: false,
             pins: Vec::new(),
             checks: Checks::default(),
+            spans: SpanChecks::default(),
             control_lives: 0,
             make,
             armed: std::collections::BTreeMap::new(),
@@ -143,7 +146,8 @@ impl Sim {
             }
             To::Actor(to) => {
                 let now = self.net.now;
-                self.drive(to, |actor, out| actor.deliver(now, &message.bytes, message.reply.clone(), out))
+                let trace = self.spans.handled(to, message);
+                self.drive(to, |actor, out| actor.deliver(now, &message.bytes, message.reply.clone(), trace, out))
             }
             To::Request(number) => self.engine.take(&mut self.net, &self.memory, number, &message.bytes),
             To::Events => Ok(()),
@@ -173,12 +177,14 @@ impl Sim {
         let mut out = Output::default();
         self.steps += 1;
         self.control.drive(to, |actor| act(actor, &mut out))?;
+        self.spans.said(to, &out.spans)?;
         let truths = Truths { memory: &self.memory, ranks: &self.ranks, engine: &self.engine };
         for parcel in out.parcels {
             if self.traced {
                 eprintln!("{}", crate::trace::sent(self.net.now, to, &parcel));
             }
             self.checks.look(to, &parcel, &truths, &mut self.net.stats)?;
+            self.spans.look(to, &parcel);
             self.net.note(&parcel.bytes);
             self.net.post(to, parcel);
         }
@@ -234,6 +240,7 @@ impl Sim {
         let (control, first) = (self.make)(&self.sizes, &birth);
         self.control = control;
         self.checks = Checks::default();
+        self.spans = SpanChecks::default();
         self.armed.clear();
         self.born(first);
     }

@@ -119,8 +119,13 @@ impl Engine {
             return;
         }
         let reply: Arc<str> = number.to_string().into();
-        let message =
-            Message { from: Address::Engine, to: To::Actor(Address::Index), bytes: bytes.into(), reply: Some(reply) };
+        let message = Message {
+            from: Address::Engine,
+            to: To::Actor(Address::Index),
+            bytes: bytes.into(),
+            reply: Some(reply),
+            trace: None,
+        };
         net.send(message, urgent);
     }
 }
