@@ -111,6 +111,16 @@ impl Index {
         }
     }
 
+    /// The owners that an engine wishes have to cover its first chunk, which begins behind `hit` pages.
+    fn check_wished(&self, msg: &Open, hit: u32) -> Result<(), Refusal> {
+        let wished = self.chunk_pages(msg, hit);
+        if !msg.owners.0.is_empty() && msg.owners.0.len() < wished as usize {
+            let limit = format!("one for each of {wished} pages, or none");
+            return Err(Malformed::new("owners", msg.owners.0.len(), limit).into());
+        }
+        Ok(())
+    }
+
     pub(super) fn busy(&self, queue: &str, bound: u32) -> Refusal {
         Busy { queue: queue.to_owned(), bound: bound.into(), retry_ms: self.config.retry_ms }.into()
     }
@@ -139,16 +149,10 @@ impl Index {
         span: &mut OpenSpan,
         out: &mut Vec<Effect>,
     ) -> Result<(), Refusal> {
-        let wished = self.chunk_pages(&msg, found.l1);
-        if !msg.owners.0.is_empty() && msg.owners.0.len() < wished as usize {
-            let limit = format!("one for each of {wished} pages, or none");
-            return Err(Malformed::new("owners", msg.owners.0.len(), limit).into());
-        }
+        self.check_wished(&msg, found.l1)?;
         let salt = self.intern(msg.salt)?;
         self.pin_path(found, nodes)?;
-        if found.cut_short.is_some() {
-            self.counts.cut_short += 1;
-        }
+        self.counts.cut_short += u64::from(found.cut_short.is_some());
         self.want(nodes, msg.priority);
         let hits = nodes[..found.l1 as usize].iter();
         let pages = hits.filter_map(|node| self.tree.page(*node).l1).collect::<Vec<PageId>>();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hicached_actors::host::{Dest, Parcel};
 use hicached_actors::machine::Trace;
-use hicached_actors::protocol::{Address, Envelope, OpId};
+use hicached_actors::protocol::{Address, Envelope, Incarnation, OpId};
 use hicached_actors::span::{Sampling, Span, TraceContext};
 
 use crate::checks::Violation;
@@ -22,15 +22,18 @@ pub(crate) struct SpanChecks {
 
 impl SpanChecks {
     /// The context in which `message` is handled: a span of its own in its trace. What an engine asks is a trace of
-    /// its own.
-    pub(crate) fn handled(&mut self, to: Address, message: &Message) -> Trace {
+    /// its own. Only what a member of the control incarnation `life` asks begins an op.
+    pub(crate) fn handled(&mut self, to: Address, message: &Message, life: Incarnation) -> Trace {
         let envelope = Envelope::decode(&message.bytes).ok()?;
         let trace_id = match (&message.trace, message.from) {
             (Some(context), _) => context.trace_id,
             (None, Address::Engine) => envelope.op.0,
             (None, _) => return None,
         };
-        if let Some(name) = begins(to, &envelope.kind) {
+        if message.from != Address::Engine
+            && envelope.incarnation == life
+            && let Some(name) = begins(to, &envelope.kind)
+        {
             self.ops.entry((name, envelope.op)).or_default();
         }
         self.delivered += 1;

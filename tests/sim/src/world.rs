@@ -146,7 +146,7 @@ impl Sim {
             }
             To::Actor(to) => {
                 let now = self.net.now;
-                let trace = self.spans.handled(to, message);
+                let trace = self.spans.handled(to, message, self.control.life);
                 self.drive(to, |actor, out| actor.deliver(now, &message.bytes, message.reply.clone(), trace, out))
             }
             To::Request(number) => self.engine.take(&mut self.net, &self.memory, number, &message.bytes),
