@@ -2,25 +2,25 @@
 
 use clap::Args;
 
-use super::{ConfigArgs, Failure, print, print_json};
+use super::{Failure, GroupsArgs, print, print_json};
 use crate::config::{Plan, TierPlan};
 
 /// Arguments of `check`.
 #[derive(Debug, Args)]
 pub(super) struct CheckArgs {
     #[command(flatten)]
-    config: ConfigArgs,
-    /// The plan as one JSON object
+    config: GroupsArgs,
+    /// The plan of each group as one JSON object on a line
     #[arg(long)]
     json: bool,
 }
 
 pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
-    let plan = args.config.checked()?.plan();
-    if args.json {
-        return print_json(&plan);
+    for group in args.config.checked()? {
+        let plan = group.plan();
+        if args.json { print_json(&plan)? } else { print(&table(&plan))? }
     }
-    print(&table(&plan))
+    Ok(())
 }
 
 fn table(plan: &Plan) -> String {

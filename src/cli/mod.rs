@@ -21,7 +21,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::replay::demo::DemoArgs;
 use crate::replay::options::ReplayArgs;
-pub use options::ConfigArgs;
+pub use options::{ConfigArgs, GroupsArgs};
 use output::{print, print_json, say};
 pub use progress::Progress;
 
@@ -43,7 +43,7 @@ struct Cli {
 enum Command {
     /// Checks a configuration and prints what it amounts to
     Check(check::CheckArgs),
-    /// Serves one group until a signal ends it
+    /// Hosts what a configuration names of one group, or of several, until a signal ends it
     Serve(serve::ServeArgs),
     /// Serves requests as an engine in a process of its own, their numbers on standard input
     Engine(engine::EngineArgs),

@@ -1,14 +1,15 @@
 //! Arguments that several commands share.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use crate::cli::Failure;
-use crate::config::{Checked, Layers, load};
+use crate::config::{Checked, ConfigRefused, Layers, load};
 use crate::shell::check_pools;
 
-/// Where the configuration comes from.
+/// Where a configuration comes from.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ConfigArgs {
     /// A TOML file above the defaults
@@ -25,9 +26,53 @@ impl ConfigArgs {
     /// # Errors
     /// Every fault at once.
     pub fn checked(&self) -> Result<Checked, Failure> {
-        let layers = Layers { file: self.config.clone(), set: self.set.clone(), ..Layers::default() };
-        let group = load(&layers.with_environment())?.checked()?;
-        check_pools(&group)?;
-        Ok(group)
+        Ok(group(self.config.as_deref(), &self.set)?)
     }
+}
+
+/// Where the configurations of several groups come from.
+#[derive(Clone, Debug, Default, Args)]
+pub struct GroupsArgs {
+    /// A TOML file above the defaults; may be repeated, for one group each
+    #[arg(long, value_name = "FILE")]
+    pub config: Vec<PathBuf>,
+    /// One key above everything else, in every group; may be repeated
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+impl GroupsArgs {
+    /// As [`ConfigArgs::checked`], of every group. At least one.
+    ///
+    /// # Errors
+    /// Every fault at once, of several files each with its file.
+    pub fn checked(&self) -> Result<Vec<Checked>, Failure> {
+        let files: Vec<Option<&Path>> =
+            if self.config.is_empty() { vec![None] } else { self.config.iter().map(|file| Some(&**file)).collect() };
+        let (mut groups, mut faults) = (Vec::new(), Vec::new());
+        let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for file in &files {
+            let shown = file.map(|file| file.display().to_string()).unwrap_or_default();
+            match group(*file, &self.set) {
+                Ok(read) => {
+                    named.entry(read.config.group.name.clone()).or_default().push(shown);
+                    groups.push(read);
+                }
+                Err(refused) if files.len() == 1 => faults.extend(refused.faults),
+                Err(refused) => faults.extend(refused.faults.iter().map(|fault| format!("{shown}: {fault}"))),
+            }
+        }
+        for (name, files) in named.iter().filter(|(_, files)| files.len() > 1) {
+            faults
+                .push(format!("group.name is {name:?} in {}: give each group a name of its own", files.join(" and ")));
+        }
+        if faults.is_empty() { Ok(groups) } else { Err(ConfigRefused { faults }.into()) }
+    }
+}
+
+fn group(file: Option<&Path>, set: &[String]) -> Result<Checked, ConfigRefused> {
+    let layers = Layers { file: file.map(Path::to_owned), set: set.to_vec(), ..Layers::default() };
+    let group = load(&layers.with_environment())?.checked()?;
+    check_pools(&group)?;
+    Ok(group)
 }

@@ -1,7 +1,9 @@
 //! Cross-checks: every unsupported combination is refused at start (requirement A8), all faults at once.
 
+use std::collections::BTreeSet;
+
 use hicached_actors::allocator::{Marks, SLOTS_MAX};
-use hicached_actors::protocol::{CP_SIZE_MAX, ComponentSpec, HEADER_BYTES_MAX, Manifest};
+use hicached_actors::protocol::{Address, CP_SIZE_MAX, ComponentSpec, HEADER_BYTES_MAX, Manifest, Rank};
 use hicached_kernels::layout::{Component, LAYERS_MAX, Layout, LayoutError};
 
 use super::{BusKind, ComponentConfig, Config, ConfigRefused, masked};
@@ -11,6 +13,8 @@ use super::{BusKind, ComponentConfig, Config, ConfigRefused, masked};
 pub struct Checked {
     /// The keys.
     pub config: Config,
+    /// What this process hosts.
+    pub actors: BTreeSet<Address>,
     /// What two holders of the same pages must agree on.
     pub manifest: Manifest,
     /// Where the bytes of a page stand.
@@ -65,6 +69,13 @@ impl FreeRoom {
     }
 }
 
+impl Checked {
+    /// The ranks that this process hosts.
+    pub fn ranks(&self) -> impl Iterator<Item = Rank> {
+        self.actors.iter().filter_map(|actor| if let Address::Rank(rank) = actor { Some(*rank) } else { None })
+    }
+}
+
 impl Config {
     /// Looks for everything this build cannot do and everything that contradicts itself.
     ///
@@ -73,6 +84,11 @@ impl Config {
     pub fn checked(&self) -> Result<Checked, ConfigRefused> {
         let mut faults = Faults(Vec::new());
         self.check_group(&mut faults);
+        let actors = self.actors.named(self.group.cp_size, self.bus.kind);
+        let actors = actors.unwrap_or_else(|found| {
+            faults.0.extend(found);
+            BTreeSet::new()
+        });
         let components = self.check_components(&mut faults);
         let layout = Layout::new(self.group.page_tokens, components, self.l2.tile_pages);
         if let Err(refused) = &layout {
@@ -86,7 +102,8 @@ impl Config {
         self.check_rank(&mut faults);
         match (layout, l1_room, l2_room, faults.0.is_empty()) {
             (Ok(layout), Some(l1_room), Some(l2_room), true) => {
-                Ok(Checked { config: self.clone(), manifest: self.manifest(), layout, l1_room, l2_room })
+                let (config, manifest) = (self.clone(), self.manifest());
+                Ok(Checked { config, actors, manifest, layout, l1_room, l2_room })
             }
             _ => Err(ConfigRefused { faults: faults.0 }),
         }
@@ -224,7 +241,11 @@ impl Config {
         faults.unless(rank.pool_folder.is_absolute(), || {
             format!("rank.pool_folder is {:?}: name an absolute path, engines map its files", rank.pool_folder)
         });
-        for (key, ms) in [("leases.session_ms", leases.session_ms), ("leases.rank_ms", leases.rank_ms)] {
+        for (key, ms) in [
+            ("leases.session_ms", leases.session_ms),
+            ("leases.rank_ms", leases.rank_ms),
+            ("leases.control_ms", leases.control_ms),
+        ] {
             faults.unless((LEASE_MS_MIN..=LEASE_MS_MAX).contains(&ms), || {
                 format!("{key} is {ms}: make it {LEASE_MS_MIN}..={LEASE_MS_MAX}")
             });

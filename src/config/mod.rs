@@ -4,6 +4,7 @@
 //! gives a [`Checked`], the only form the rest of the daemon takes. Faults are collected, never reported one by
 //! one, and each says what to change.
 
+mod actors;
 mod check;
 mod load;
 mod masked;
@@ -15,6 +16,7 @@ use std::fmt;
 
 use serde::Deserialize;
 
+pub use actors::{Actors, CONTROL};
 pub use check::{Checked, FreeRoom, message_bytes_for};
 pub use load::{DEFAULTS, Layers, load};
 pub use masked::masked;
@@ -26,6 +28,8 @@ pub use plan::{Plan, TierPlan};
 pub struct Config {
     /// The group of ranks.
     pub group: Group,
+    /// What this process hosts of it.
+    pub actors: Actors,
     /// What a page holds.
     pub model: Model,
     /// Device memory.
@@ -205,6 +209,8 @@ pub struct Leases {
     pub session_ms: u64,
     /// Of the control group over a rank.
     pub rank_ms: u64,
+    /// Of a process that hosts machines of the control group.
+    pub control_ms: u64,
 }
 
 /// Every fault of a configuration, in the order of its sections.

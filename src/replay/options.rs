@@ -211,8 +211,9 @@ pub fn components(page_tokens: u32, control_only: bool) -> Vec<ComponentConfig> 
 pub(super) type Fixed = (&'static str, &'static str);
 
 /// Keys that no run takes from elsewhere.
-const FIXED_EVERYWHERE: [Fixed; 5] = [
+const FIXED_EVERYWHERE: [Fixed; 6] = [
     ("group.name", "every run has a name of its own"),
+    ("actors.run", "a run hosts all of its group"),
     ("group.request_pages_max", "it follows from the longest request"),
     ("model.components", "pages of a run are miniature"),
     ("bus.kind", "use --bus"),

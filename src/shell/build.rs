@@ -10,7 +10,7 @@ use hicached_actors::allocator::{
 use hicached_actors::evictor::{Evictor, EvictorConfig};
 use hicached_actors::loader::{Loader, LoaderConfig};
 use hicached_actors::prefix_index::{Index, IndexConfig, WritePolicy as Policy};
-use hicached_actors::protocol::{Address, Incarnation, Rank};
+use hicached_actors::protocol::{Address, Incarnation, Mismatch, Rank, Refusal, WrongState};
 use hicached_actors::writer::{Writer, WriterConfig};
 
 use super::hosted::Bell;
@@ -50,12 +50,60 @@ pub enum StartError {
     /// No allocator has such pools.
     #[error(transparent)]
     Pools(LedgerError),
+    /// The subject of the leader cannot be served or asked.
+    #[error("whether the group is led already cannot be known: {source}")]
+    Lead {
+        /// Why not.
+        source: BusError,
+    },
+    /// Another process has the index of this group.
+    #[error(
+        "the group is led by another process, under the control incarnation {control:?}: end that one first, or take the index out of actors.run"
+    )]
+    SecondLeader {
+        /// The incarnation it leads.
+        control: Incarnation,
+    },
+    /// The leader of the group does not take this process.
+    #[error("{}", refused(refusal))]
+    Refused {
+        /// Why not.
+        refusal: Refusal,
+    },
     /// No thread.
     #[error("no thread: {0}")]
     Thread(#[from] std::io::Error),
     /// The control thread ended before it was ready.
     #[error("the control thread ended")]
     Gone,
+}
+
+fn refused(refusal: &Refusal) -> String {
+    match refusal {
+        Refusal::Mismatch(Mismatch { field, yours, mine }) => {
+            format!("{field} is {yours}, the process with the index has {mine}: give both the same configuration")
+        }
+        Refusal::WrongState(WrongState { what, state }) => {
+            format!("{what} is {state} of the same group: end that one first, or take {what} out of actors.run")
+        }
+        other => format!("the process with the index refuses this one: {other:?}"),
+    }
+}
+
+/// What all processes of a group must be told alike: what is wrong when a machine and its peers differ in it.
+pub(super) fn agreed(group: &Checked) -> Vec<(String, String)> {
+    let config = &group.config;
+    [
+        ("group.cp_size", config.group.cp_size.to_string()),
+        ("group.page_tokens", config.group.page_tokens.to_string()),
+        ("group.request_pages_max", config.group.request_pages_max.to_string()),
+        ("l1.pages", config.l1.pages.to_string()),
+        ("l2.pages", config.l2.pages.to_string()),
+        ("l2.tile_pages", config.l2.tile_pages.to_string()),
+        ("model.components", format!("{:?}", group.manifest.components)),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .to_vec()
 }
 
 /// Refuses a bus that cannot carry what the group may have to say.
@@ -70,6 +118,9 @@ pub(super) fn check_bus(group: &Checked, bus: &dyn Bus) -> Result<(), StartError
 /// # Errors
 /// The fault, naming its key and what to change.
 pub fn check_pools(group: &Checked) -> Result<(), ConfigRefused> {
+    if group.ranks().next().is_none() {
+        return Ok(());
+    }
     let folder = &group.config.rank.pool_folder;
     let refused =
         |fault| Err(ConfigRefused { faults: vec![format!("rank.pool_folder is {}: {fault}", folder.display())] });
@@ -80,7 +131,7 @@ pub fn check_pools(group: &Checked) -> Result<(), ConfigRefused> {
         let spec = PoolSpec { manifest: &group.manifest, layout: &group.layout, rank, slots: host_slots(group) };
         if pool_file(group, rank).exists() { 0 } else { spec.file_bytes() }
     };
-    let wanted_bytes: u64 = (0..group.config.group.cp_size).map(|rank| wanted(Rank(rank))).sum();
+    let wanted_bytes: u64 = group.ranks().map(wanted).sum();
     match rustix::fs::statvfs(folder) {
         Ok(room) => {
             let free_bytes = room.f_bavail.saturating_mul(room.f_frsize);
@@ -103,7 +154,7 @@ fn host_slots(group: &Checked) -> u32 {
 
 /// The threads that copy for all ranks of this process.
 pub(super) fn copy_threads(group: &Checked) -> Result<Arc<CopyThreads>, StartError> {
-    let ranks = usize::from(group.config.group.cp_size);
+    let ranks = group.ranks().count();
     Ok(CopyThreads::start(ranks * group.config.rank.copy_threads as usize)?)
 }
 

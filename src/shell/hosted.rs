@@ -14,6 +14,7 @@ use hicached_actors::protocol::{
     Address, Answer, Bin, Busy, Envelope, Incarnation, OpIds, Refusal, Time, VERSION, encode,
 };
 use hicached_actors::span::{Parent, TraceContext};
+use tokio::sync::oneshot;
 
 use super::clock::Clock;
 use super::post::{Post, TRACEPARENT, TRACESTATE};
@@ -34,6 +35,12 @@ pub trait Hostable: Unpin + 'static {
 
     /// The earliest deadline and what it is for.
     fn next_deadline(&self) -> Option<(Time, &'static str)>;
+
+    /// Stops what runs outside; an end of it is collected.
+    fn stop(&mut self);
+
+    /// Whether nothing runs outside.
+    fn is_idle(&mut self) -> bool;
 }
 
 impl<M: Machine + Unpin + 'static> Hostable for Host<M> {
@@ -50,6 +57,13 @@ impl<M: Machine + Unpin + 'static> Hostable for Host<M> {
 
     fn next_deadline(&self) -> Option<(Time, &'static str)> {
         Self::next_deadline(self)
+    }
+
+    /// Nothing runs for a machine.
+    fn stop(&mut self) {}
+
+    fn is_idle(&mut self) -> bool {
+        true
     }
 }
 
@@ -69,6 +83,14 @@ impl Hostable for RankHost {
     fn next_deadline(&self) -> Option<(Time, &'static str)> {
         Self::next_deadline(self)
     }
+
+    fn stop(&mut self) {
+        self.machine().stop_all("the process ends");
+    }
+
+    fn is_idle(&mut self) -> bool {
+        self.machine().is_idle()
+    }
 }
 
 /// What is done before the first message.
@@ -86,6 +108,8 @@ pub struct Hosted<H> {
     _served: Served,
     out: Output,
     armed: Option<(Time, SpawnHandle)>,
+    /// Last, so that what this actor served is nobody's when it is dropped.
+    stopping: Option<oneshot::Sender<()>>,
 }
 
 /// Rung from any thread when something happened that its actor has to collect; rings once until it is heard.
@@ -126,9 +150,9 @@ impl Message for Rung {
     type Result = ();
 }
 
-/// Ends an actor.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stop;
+/// Ends an actor once nothing runs for it outside. Nothing is sent: who waits learns of the end when the actor drops it.
+#[derive(Debug)]
+pub(super) struct Stop(pub(super) oneshot::Sender<()>);
 
 impl Message for Stop {
     type Result = ();
@@ -160,6 +184,7 @@ impl<H: Hostable> Hosted<H> {
             _served: served,
             out: Output::default(),
             armed: None,
+            stopping: None,
         })
     }
 
@@ -193,6 +218,9 @@ impl<H: Hostable> Hosted<H> {
         }
         for (op, name, value) in self.out.marks.drain(..) {
             tracing::debug!(target: "hicached::op", actor = %self.address, ?op, mark = name, value);
+        }
+        if self.stopping.is_some() && self.host.is_idle() {
+            return ctx.stop();
         }
         let Some((at, why)) = self.host.next_deadline() else { return };
         if self.armed.is_some_and(|(armed, _)| armed <= at) {
@@ -229,6 +257,10 @@ impl<H: Hostable> Actor for Hosted<H> {
 
 impl<H: Hostable> StreamHandler<Frame> for Hosted<H> {
     fn handle(&mut self, frame: Frame, ctx: &mut Self::Context) {
+        if self.stopping.is_some() {
+            // As if the process had gone already: nothing new begins.
+            return;
+        }
         let _entered = span_of(self.address, &frame).entered();
         let guard = EndProcess(self.address);
         let trace = match TraceContext::parse(frame.headers.get(TRACEPARENT), frame.headers.get(TRACESTATE)) {
@@ -268,8 +300,10 @@ impl<H: Hostable> Handler<Rung> for Hosted<H> {
 impl<H: Hostable> Handler<Stop> for Hosted<H> {
     type Result = ();
 
-    fn handle(&mut self, _: Stop, ctx: &mut Self::Context) {
-        ctx.stop();
+    fn handle(&mut self, stop: Stop, ctx: &mut Self::Context) {
+        self.stopping = Some(stop.0);
+        self.host.stop();
+        self.finish(ctx);
     }
 }
 

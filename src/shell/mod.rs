@@ -7,9 +7,14 @@
 mod build;
 mod clock;
 mod connect;
+mod follow;
+mod following;
 mod group;
 mod hosted;
+mod lead;
+mod leading;
 mod post;
+mod seat;
 
 pub use build::{StartError, check_pools};
 pub use clock::Clock;

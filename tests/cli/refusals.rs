@@ -87,6 +87,28 @@ fn every_fault_of_a_component_table_is_said_at_once() {
 }
 
 #[test]
+fn every_fault_of_several_groups_is_said_at_once_with_its_file() {
+    let folder = Folder::new("groups");
+    let pools = format!("rank.pool_folder={}", folder.0.display());
+    let one = folder.file("one.toml", "[l2]\npages = 16\n");
+    let two = folder.file("two.toml", "[l2]\npages = 8\n");
+    let bad = folder.file("bad.toml", "[l1]\npages = 0\n[actors]\nrun = [\"prefetcher\", \"rank.1\"]\n");
+    for command in ["check", "serve"] {
+        let args = [command, "--set", &pools, "--config", &one, "--config", &two, "--config", &bad];
+        let twice = format!("group.name is \"default\" in {one} and {two}: give each group a name of its own");
+        let faults = [
+            "bad.toml: actors.run names \"prefetcher\": use all, control, index,",
+            "bad.toml: actors.run names rank.1: group.cp_size is 1",
+            "bad.toml: l1.pages is 0",
+            &twice,
+        ];
+        assert_refused(&hicached(&args), &faults);
+    }
+    let plans = hicached(&["check", "--json", "--set", &pools, "--config", &one]);
+    assert_eq!(json_of(&plans)["l2"]["pages"], 16);
+}
+
+#[test]
 fn a_configuration_file_that_cannot_be_read_is_named() {
     let output = hicached(&["check", "--config", "/nonexistent/hicached.toml"]);
     assert_refused(&output, &["/nonexistent/hicached.toml"]);
@@ -187,7 +209,8 @@ fn what_a_pool_folder_does_not_allow_is_for_the_configuration_to_change() {
         assert_refused(&large, &["bytes are free and pools need"]);
     }
     let with = |pages: &'static str| command(&["serve", "--set", &pools, "--set", pages]);
-    let mut child = with("l2.pages=16").stderr(Stdio::piped()).spawn().expect("the program starts");
+    let mut child =
+        with("l2.pages=16").stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
     let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
     lines.next().expect("a line").expect("readable");
     assert_refused(&with("l2.pages=16").output().expect("it starts"), &["is held by another process"]);

@@ -50,10 +50,11 @@ fn a_group_is_served_until_a_signal_and_keeps_its_pool_file() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hicached"));
     let pools = format!("rank.pool_folder={}", folder.0.display());
     command.args(["serve", "--set", "group.name=served", "--set", "l2.pages=16", "--set", &pools]);
-    let mut child = command.stderr(Stdio::piped()).spawn().expect("the program starts");
-    let mut lines = BufReader::new(child.stderr.take().expect("piped")).lines();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the program starts");
+    let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let first = lines.next().expect("a line").expect("readable");
-    assert!(first.contains("group served is served on the memory bus"), "{first}");
+    let ready = "ready: group served: index, allocator, evictor, writer, loader, rank.0 on the memory bus";
+    assert_eq!(first, ready);
     let code = end(&mut child, rustix::process::Signal::TERM);
     let rest: Vec<String> = lines.map_while(Result::ok).collect();
     assert_eq!(code, Some(0), "{rest:?}");

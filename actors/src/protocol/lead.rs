@@ -1,0 +1,51 @@
+//! What the processes of one control group say to each other: who leads, who hosts what, which incarnation counts.
+//!
+//! Of the envelope, `incarnation` is the life of the process that sends and `control` the incarnation under which it
+//! hosts its machines, all zero before the first.
+
+use super::Incarnation;
+use super::Refusal;
+use super::codec::{wire, wire_enum};
+
+wire! {
+    /// The sender leads the group, or wants to. A request is answered by whoever leads; without one it is a sign of
+    /// life of a leader, and of two leaders one gives way.
+    pub struct Lead {}
+    /// The sender hosts, or wants to host, these machines, and asks under which incarnation.
+    pub struct Claim {
+        /// Names as in subjects: `allocator`.
+        pub actors: Vec<String>,
+        /// What all processes of a group must be told alike: name and value, in a fixed order.
+        pub agreed: Vec<(String, String)>,
+    }
+    /// This incarnation counts.
+    pub struct Led {
+        /// The control incarnation; all zero while none has begun.
+        pub control: Incarnation,
+    }
+}
+
+wire_enum! {
+    /// What the leader of a group hears.
+    pub enum LeadIn {
+        /// From another process that wants to lead.
+        "lead" => Lead(Lead),
+        /// From a process that follows.
+        "claim" => Claim(Claim),
+    }
+}
+
+wire_enum! {
+    /// What it answers.
+    pub enum LeadAnswer {
+        /// To both.
+        "led" => Led(Led),
+        /// To a claim.
+        "refused" => Refused(Refusal),
+    }
+}
+
+/// The subject on which the leader of a group is reached.
+pub fn lead_subject(group: &str) -> String {
+    format!("hicached.v1.{group}.lead")
+}

@@ -1,0 +1,84 @@
+//! Hosts machines of a control group that another process leads, under the incarnation which that one names.
+
+use std::time::Duration;
+
+use hicached_actors::calls::draw as draw_chance;
+use hicached_actors::protocol::{Claim, Incarnation, LeadAnswer, LeadIn, Refusal};
+use tokio::time::sleep;
+
+use super::build::{StartError, agreed};
+use super::follow::{Follow, Follows};
+use super::leading::{Letters, Line, draw};
+use super::seat::{Machines, Seat};
+
+/// Follows until the process ends; gives back what it hosts by then.
+///
+/// # Errors
+/// A living process has the place of one of its machines, or the configurations differ.
+pub(super) async fn follow(seat: &Seat, line: &mut Line) -> Result<Machines, StartError> {
+    let machines = seat.machines();
+    let claim = Claim { actors: machines.iter().map(ToString::to_string).collect(), agreed: agreed(&seat.group) };
+    let claim = LeadIn::from(claim);
+    let lease_ms = seat.group.config.leases.control_ms;
+    let (mut letters, mut follow, mut hosted) = (Letters::new(seat), Follow::new(lease_ms), Machines::default());
+    let [seed, ..] = draw().0;
+    let mut chance = u64::from(seed);
+    loop {
+        let asked = ask(seat, &mut letters, follow.hosted(), &claim, lease_ms);
+        let answer = tokio::select! {
+            _ = &mut line.stopped => return Ok(hosted),
+            answer = asked => answer,
+        };
+        match answer.map_or(Follows::Keep, |answer| follow.heard(seat.clock.now(), answer)) {
+            Follows::Keep => {}
+            Follows::Host(control) => {
+                tracing::info!(?control, "hosts under another control incarnation");
+                hosted.stop().await;
+                follow.hosts(Incarnation::default());
+                match hosted.host(seat, &machines, control).await {
+                    Ok(()) => {
+                        follow.hosts(control);
+                        line.tell_ready();
+                        // The leader waits to hear of it.
+                        continue;
+                    }
+                    Err(error) => tracing::warn!(%error, "hosts nothing and tries again"),
+                }
+            }
+            Follows::GiveUp(refusal) => {
+                hosted.stop().await;
+                return Err(StartError::Refused { refusal });
+            }
+        }
+        let beat_ms = (lease_ms / BEATS_PER_LEASE).max(1);
+        let pause = Duration::from_millis(beat_ms - draw_chance(&mut chance) % beat_ms.div_ceil(4));
+        tokio::select! {
+            _ = &mut line.stopped => return Ok(hosted),
+            () = sleep(pause) => {}
+        }
+    }
+}
+
+/// What the leader says, `None` when nobody answers.
+async fn ask(
+    seat: &Seat,
+    letters: &mut Letters,
+    hosted: Incarnation,
+    claim: &LeadIn,
+    lease_ms: u64,
+) -> Option<Result<Incarnation, Refusal>> {
+    let patience = Duration::from_millis(lease_ms / 4);
+    match seat.post.bus().request(letters.letter(hosted, claim), patience).await {
+        Ok(reply) => match Letters::read(&reply) {
+            Ok(LeadAnswer::Led(led)) => Some(Ok(led.control)),
+            Ok(LeadAnswer::Refused(refusal)) | Err(refusal) => Some(Err(refusal)),
+        },
+        Err(error) => {
+            tracing::debug!(%error, "no leader");
+            None
+        }
+    }
+}
+
+/// Claims of one lease: several may be lost before a process counts as gone.
+const BEATS_PER_LEASE: u64 = 16;
