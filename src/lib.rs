@@ -9,3 +9,4 @@ pub mod fleet;
 pub mod rank;
 pub mod replay;
 pub mod shell;
+pub mod telemetry;

@@ -28,6 +28,17 @@ pub struct Host<M> {
     counts: Counts,
     /// Sums of `Mark` effects.
     marked: BTreeMap<&'static str, u64>,
+    beside: Option<Beside>,
+}
+
+/// Figures of what a host shares with others: how it sends, and what becomes of its spans.
+#[derive(Clone)]
+pub struct Beside(pub Arc<dyn Fn() -> Vec<(&'static str, u64)> + Send + Sync>);
+
+impl std::fmt::Debug for Beside {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries((self.0)()).finish()
+    }
 }
 
 /// Messages a host did not hand on.
@@ -100,7 +111,13 @@ impl<M: Machine> Host<M> {
             effects: Vec::new(),
             counts: Counts::default(),
             marked: BTreeMap::new(),
+            beside: None,
         }
+    }
+
+    /// Tells these figures with its own.
+    pub fn set_beside(&mut self, figures: Beside) {
+        self.beside = Some(figures);
     }
 
     /// Takes the bytes of one message.
@@ -179,7 +196,7 @@ impl<M: Machine> Host<M> {
         [self.machine.next_deadline(), gap].into_iter().flatten().min()
     }
 
-    /// Named figures: the machine's, the link's, the host's own and the sum of every mark.
+    /// Named figures: the machine's, the link's, the host's own, the sum of every mark and what is told beside them.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.machine.counters();
         all.extend(self.link.counters());
@@ -191,6 +208,7 @@ impl<M: Machine> Host<M> {
             ("host.oversize", oversize),
         ]);
         all.extend(self.marked.iter().map(|(name, value)| (*name, *value)));
+        all.extend(self.beside.iter().flat_map(|beside| (beside.0)()));
         all
     }
 

@@ -123,7 +123,7 @@ impl<'a> Serving<'a> {
 fn not_started(group: &Checked, error: &StartError) -> Failure {
     let StartError::Rank { source: RankError::Pool(pool), .. } = error else {
         return match error {
-            StartError::SmallMessages { .. } => Failure::Usage(error.to_string()),
+            StartError::SmallMessages { .. } | StartError::Telemetry(_) => Failure::Usage(error.to_string()),
             StartError::SecondLeader { .. } | StartError::Refused { .. } => {
                 Failure::Usage(format!("group {}: {error}", group.config.group.name))
             }

@@ -100,6 +100,7 @@ impl Config {
         self.check_parts(&mut faults);
         self.check_bus(&mut faults);
         self.check_rank(&mut faults);
+        self.check_trace(&mut faults);
         match (layout, l1_room, l2_room, faults.0.is_empty()) {
             (Ok(layout), Some(l1_room), Some(l2_room), true) => {
                 let (config, manifest) = (self.clone(), self.manifest());
@@ -250,6 +251,24 @@ impl Config {
                 format!("{key} is {ms}: make it {LEASE_MS_MIN}..={LEASE_MS_MAX}")
             });
         }
+    }
+
+    fn check_trace(&self, faults: &mut Faults) {
+        let trace = &self.trace;
+        let (endpoint, shown) = (&trace.endpoint, masked(&trace.endpoint));
+        let has_host = endpoint.strip_prefix("http://").is_some_and(|host| host.bytes().any(|b| b != b'/'));
+        let fits = has_host && endpoint.bytes().all(|b| b.is_ascii_graphic());
+        faults.unless(endpoint.is_empty() || fits, || {
+            format!(
+                "trace.endpoint is {shown:?}: write http://HOST:PORT of a collector that takes OTLP over gRPC, or \"\""
+            )
+        });
+        faults.unless(endpoint.is_empty() || cfg!(feature = "trace"), || {
+            format!("trace.endpoint is {shown:?}: make it \"\", this build has no traces")
+        });
+        faults.unless(trace.ratio_permille <= 1_000, || {
+            format!("trace.ratio_permille is {}: make it 0..=1000", trace.ratio_permille)
+        });
     }
 
     fn has_draft(&self) -> bool {

@@ -169,4 +169,4 @@ fn default_of(section: &str, key: &str) -> Option<Value> {
     defaults.try_deserialize::<Value>().ok()?.get(section)?.get(key).cloned()
 }
 
-const SECTIONS: &str = "group, actors, model, l1, l2, cache, storage, transfer, bus, rank, leases";
+const SECTIONS: &str = "group, actors, model, l1, l2, cache, storage, transfer, bus, rank, leases, trace";

@@ -48,6 +48,8 @@ pub struct Config {
     pub rank: RankConfig,
     /// How long silence is borne.
     pub leases: Leases,
+    /// What is exported of the way requests take.
+    pub trace: TraceConfig,
 }
 
 /// The group of ranks.
@@ -211,6 +213,20 @@ pub struct Leases {
     pub rank_ms: u64,
     /// Of a process that hosts machines of the control group.
     pub control_ms: u64,
+}
+
+/// What is exported of the way requests take.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TraceConfig {
+    /// The collector; none when empty.
+    pub endpoint: String,
+    /// Requests of a thousand that are exported whatever happens.
+    pub ratio_permille: u32,
+    /// From here on a span is slow.
+    pub slow_ms: u64,
+    /// A span for every layer of a copy.
+    pub layers: bool,
 }
 
 /// Every fault of a configuration, in the order of its sections.

@@ -24,7 +24,7 @@ mod spans;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hicached_actors::host::{Host, Output};
+use hicached_actors::host::{Beside, Host, Output};
 use hicached_actors::machine::Trace;
 use hicached_actors::protocol::{Address, Busy, Incarnation, Manifest, Rank, Refusal, Time};
 
@@ -102,6 +102,11 @@ impl RankHost {
     /// Named figures.
     pub fn counters(&self) -> Vec<(&'static str, u64)> {
         self.host.counters()
+    }
+
+    /// Tells these figures with its own.
+    pub fn set_beside(&mut self, figures: Beside) {
+        self.host.set_beside(figures);
     }
 
     /// The rank itself: for checked reads, an orderly end and tests.

@@ -17,6 +17,7 @@ use super::hosted::Bell;
 use crate::bus::{Bus, BusError};
 use crate::config::{Checked, ConfigRefused, Contiguity, WritePolicy, message_bytes_for};
 use crate::rank::{CopyThreads, PoolSpec, RankError, RankHost, RankSetup};
+use crate::telemetry::TelemetryError;
 
 /// Why a group does not start.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +71,9 @@ pub enum StartError {
         /// Why not.
         refusal: Refusal,
     },
+    /// Traces cannot be exported.
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
     /// No thread.
     #[error("no thread: {0}")]
     Thread(#[from] std::io::Error),

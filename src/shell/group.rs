@@ -20,6 +20,7 @@ use super::post::{Post, PostFigures};
 use super::seat::{Machines, Ranks, Seat};
 use crate::bus::Bus;
 use crate::config::{BusKind, Checked};
+use crate::telemetry::{Origin, Telemetry};
 
 /// The actors of a group that this process hosts. Dropping it without [`LocalGroup::stop`] ends them at once.
 #[derive(Debug)]
@@ -69,10 +70,11 @@ impl LocalGroup {
         if group.config.cache.fingerprints {
             tracing::warn!("checksums of every stored record are on: copies are slower than without");
         }
-        let name = &group.config.group.name;
-        let post = Arc::new(Post::new(bus, name, group.config.group.cp_size));
+        let (name, clock) = (&group.config.group.name, Clock::start());
+        let telemetry = Telemetry::start(&group.config.trace, origin(group), clock)?;
+        let post = Arc::new(Post::new(bus, name, group.config.group.cp_size).traced(telemetry));
         let client = Client::new(post.bus().clone(), ClientConfig::new(name.clone(), draw()));
-        let seat = Seat { group: group.clone(), post: post.clone(), clock: Clock::start() };
+        let seat = Seat { group: group.clone(), post: post.clone(), clock };
         let (stop, stopped) = oneshot::channel();
         let (is_ready, ready) = oneshot::channel();
         let (has_ended, ended) = oneshot::channel();
@@ -121,6 +123,11 @@ impl LocalGroup {
         error
     }
 
+    /// The recorder of this process, for engines beside the group.
+    pub fn telemetry(&self) -> &Telemetry {
+        self.post.telemetry()
+    }
+
     /// Named figures of every actor of the group that answers.
     pub async fn figures(&self) -> Vec<ActorFigures> {
         let mut all = Vec::with_capacity(self.members.len());
@@ -156,6 +163,7 @@ impl LocalGroup {
         let thread = self.thread;
         let joined = tokio::task::spawn_blocking(move || thread.join().is_ok()).await;
         tracing::debug!(ended = joined.unwrap_or(false), "the group has ended");
+        self.post.telemetry().stop().await;
         left
     }
 
@@ -175,8 +183,15 @@ impl LocalGroup {
     }
 }
 
+/// Whose spans this process has.
+fn origin(group: &Checked) -> Origin {
+    let actors = group.actors.iter().map(Address::to_string).collect();
+    Origin { group: group.config.group.name.clone(), actors, bus: group.config.bus.kind }
+}
+
 /// The control thread, from the first actor to the last.
 async fn run(seat: &Seat, line: &mut Line) -> Result<(), StartError> {
+    seat.post.telemetry().join(seat.post.bus()).await;
     let ranks = Ranks::start(seat).await?;
     let machines = host(seat, line).await;
     // Ranks first: a machine never waits for a rank that was not told to end.

@@ -8,19 +8,19 @@ use std::task::{Context as TaskContext, Poll};
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message, Recipient, SpawnHandle, StreamHandler};
 use futures_util::Stream;
-use hicached_actors::host::{Host, Output};
+use hicached_actors::host::{Beside, Host, Output};
 use hicached_actors::machine::{Machine, Trace};
 use hicached_actors::protocol::{
     Address, Answer, Bin, Busy, Envelope, Incarnation, OpIds, Refusal, Time, VERSION, encode,
 };
-use hicached_actors::span::{Parent, TraceContext};
 use tokio::sync::oneshot;
 
 use super::clock::Clock;
-use super::post::{Post, TRACEPARENT, TRACESTATE};
+use super::post::Post;
 use crate::bus::{BusError, BusyReply, Frame, Inbox, Served, inbox};
 use crate::crash::{Moment, Passage};
 use crate::rank::RankHost;
+use crate::telemetry::Handling;
 
 /// What an actor drives: bytes in, bytes out, a deadline to arm.
 pub trait Hostable: Unpin + 'static {
@@ -41,6 +41,9 @@ pub trait Hostable: Unpin + 'static {
 
     /// Whether nothing runs outside.
     fn is_idle(&mut self) -> bool;
+
+    /// Tells these figures with its own.
+    fn set_beside(&mut self, figures: Beside);
 }
 
 impl<M: Machine + Unpin + 'static> Hostable for Host<M> {
@@ -64,6 +67,10 @@ impl<M: Machine + Unpin + 'static> Hostable for Host<M> {
 
     fn is_idle(&mut self) -> bool {
         true
+    }
+
+    fn set_beside(&mut self, figures: Beside) {
+        Self::set_beside(self, figures);
     }
 }
 
@@ -90,6 +97,10 @@ impl Hostable for RankHost {
 
     fn is_idle(&mut self) -> bool {
         self.machine().is_idle()
+    }
+
+    fn set_beside(&mut self, figures: Beside) {
+        Self::set_beside(self, figures);
     }
 }
 
@@ -164,7 +175,7 @@ impl<H: Hostable> Hosted<H> {
     /// # Errors
     /// Those of [`crate::bus::Bus::serve`].
     pub async fn serve(
-        host: H,
+        mut host: H,
         address: Address,
         post: Arc<Post>,
         clock: Clock,
@@ -173,6 +184,8 @@ impl<H: Hostable> Hosted<H> {
         let (sender, inbox) = inbox(inbox_frames, Some(busy_reply(address, inbox_frames)));
         let subject = post.subject(address).cloned().ok_or(BusError::Closed)?;
         let served = post.bus().serve(&subject, sender).await?;
+        let beside = post.clone();
+        host.set_beside(Beside(Arc::new(move || beside.named_figures())));
         Ok(Self {
             host,
             address,
@@ -219,6 +232,11 @@ impl<H: Hostable> Hosted<H> {
         for (op, name, value) in self.out.marks.drain(..) {
             tracing::debug!(target: "hicached::op", actor = %self.address, ?op, mark = name, value);
         }
+        if let Some(recorder) = self.post.telemetry().recorder() {
+            recorder.told(self.address, self.out.spans.drain(..));
+            // What is told of at a deadline serves the op that waited for it: there is no message to link.
+            self.out.links.clear();
+        }
         if self.stopping.is_some() && self.host.is_idle() {
             return ctx.stop();
         }
@@ -261,18 +279,19 @@ impl<H: Hostable> StreamHandler<Frame> for Hosted<H> {
             // As if the process had gone already: nothing new begins.
             return;
         }
-        let _entered = span_of(self.address, &frame).entered();
         let guard = EndProcess(self.address);
-        let trace = match TraceContext::parse(frame.headers.get(TRACEPARENT), frame.headers.get(TRACESTATE)) {
-            Parent::Context(context) => Some(context),
-            Parent::None | Parent::NotSampled => None,
-        };
-        tracing::trace!(target: "hicached::op", "taken");
+        tracing::trace!(target: "hicached::op", actor = %self.address, bytes = frame.payload.len(), "taken");
         let passage = Passage::of(self.address, &frame.payload);
         passage.at(Moment::Taken);
-        self.host.deliver(self.clock.now(), &frame.payload, frame.reply_to, trace, &mut self.out);
+        let now = self.clock.now();
+        let handling = self.post.telemetry().recorder().and_then(|it| it.begin(self.address, &frame, now));
+        let trace = handling.as_ref().and_then(Handling::trace);
+        self.host.deliver(now, &frame.payload, frame.reply_to, trace, &mut self.out);
         std::mem::forget(guard);
         passage.at(Moment::Handled);
+        if let (Some(handling), Some(recorder)) = (handling, self.post.telemetry().recorder()) {
+            recorder.end(handling, &mut self.out, self.clock.now());
+        }
         self.finish(ctx);
         passage.at(Moment::Sent);
     }
@@ -311,17 +330,6 @@ impl<H> std::fmt::Debug for Hosted<H> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Hosted").field("address", &self.address).finish_non_exhaustive()
     }
-}
-
-/// The span of handling one message. What it says is read only when somebody listens.
-fn span_of(actor: Address, frame: &Frame) -> tracing::Span {
-    if !tracing::enabled!(target: "hicached::op", tracing::Level::DEBUG) {
-        return tracing::Span::none();
-    }
-    let Ok(Envelope { kind, op, sender, seq, .. }) = Envelope::decode(&frame.payload) else {
-        return tracing::debug_span!(target: "hicached::op", "malformed", %actor, bytes = frame.payload.len());
-    };
-    tracing::debug_span!(target: "hicached::op", "message", %actor, kind, ?op, sender, seq, bytes = frame.payload.len())
 }
 
 /// An inbox as actix wants it.

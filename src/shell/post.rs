@@ -8,19 +8,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use hicached_actors::host::{Dest, Parcel};
 use hicached_actors::protocol::{Address, Rank, events_subject};
-use hicached_actors::span::TraceContext;
 
 use crate::bus::{Bus, BusError, Class, Frame, Headers};
-
-/// Names of the headers that carry W3C trace context.
-pub(super) const TRACEPARENT: &str = "traceparent";
-pub(super) const TRACESTATE: &str = "tracestate";
+use crate::telemetry::Telemetry;
 
 /// The way out of a group's actors. Shared by all actors of one process.
 pub struct Post {
     bus: Arc<dyn Bus>,
     subjects: BTreeMap<Address, Arc<str>>,
     events: Arc<str>,
+    telemetry: Telemetry,
     busy: AtomicU64,
     disconnected: AtomicU64,
     refused: AtomicU64,
@@ -47,10 +44,22 @@ impl Post {
             bus,
             subjects,
             events: events_subject(name).into(),
+            telemetry: Telemetry::default(),
             busy: AtomicU64::new(0),
             disconnected: AtomicU64::new(0),
             refused: AtomicU64::new(0),
         }
+    }
+
+    /// The same, with the recorder of this process.
+    #[must_use]
+    pub fn traced(self, telemetry: Telemetry) -> Self {
+        Self { telemetry, ..self }
+    }
+
+    /// The recorder of this process.
+    pub fn telemetry(&self) -> &Telemetry {
+        &self.telemetry
     }
 
     /// The bus below.
@@ -82,7 +91,7 @@ impl Post {
         let mut frame = Frame::new(subject, parcel.bytes);
         frame.class = if parcel.urgent { Class::Urgent } else { Class::Normal };
         if let Some(trace) = parcel.trace {
-            frame.headers = headers(&trace);
+            frame.headers = Headers::of_trace(&trace);
         }
         if let Err(error) = self.bus.send(frame) {
             self.count(&error);
@@ -98,6 +107,13 @@ impl Post {
         }
     }
 
+    /// Names and values of what was not sent and of what became of the spans of this process, in a fixed order.
+    pub fn named_figures(&self) -> Vec<(&'static str, u64)> {
+        let PostFigures { busy, disconnected, refused } = self.figures();
+        let unsent = [("post.busy", busy), ("post.disconnected", disconnected), ("post.refused", refused)];
+        unsent.into_iter().chain(self.telemetry.figures().named()).collect()
+    }
+
     fn count(&self, error: &BusError) {
         let count = match error {
             BusError::Busy { .. } => &self.busy,
@@ -110,14 +126,6 @@ impl Post {
         count.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(%error, "not sent");
     }
-}
-
-fn headers(trace: &TraceContext) -> Headers {
-    let mut headers = Headers::default();
-    let written = headers.push(TRACEPARENT, &trace.traceparent());
-    let state = trace.tracestate().map_or(Ok(()), |state| headers.push(TRACESTATE, state));
-    written.and(state).expect("two short headers fit");
-    headers
 }
 
 impl std::fmt::Debug for Post {

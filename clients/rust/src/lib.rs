@@ -10,4 +10,5 @@ pub mod engine;
 #[cfg(test)]
 mod scripted_bus;
 pub mod shm;
+pub mod spans;
 pub mod tokens;

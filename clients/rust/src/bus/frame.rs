@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use hicached_actors::span::{Parent, TraceContext};
 
 use super::{BusError, Class};
 
@@ -13,6 +14,9 @@ pub const SUBJECT_BYTES_MAX: usize = 512;
 pub const HEADERS_MAX: usize = 16;
 /// Longest header value, in bytes: what W3C asks to be passed on of a `tracestate`.
 pub const HEADER_VALUE_BYTES_MAX: usize = 512;
+/// Names of the headers that carry W3C trace context.
+const TRACEPARENT: &str = "traceparent";
+const TRACESTATE: &str = "tracestate";
 
 /// One message. Cloning it does not copy the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,6 +111,20 @@ impl Headers {
         let at = self.0.partition_point(|(have, _)| *have <= name);
         self.0.insert(at, (name, value.trim().into()));
         Ok(())
+    }
+
+    /// The headers that carry `trace`.
+    pub fn of_trace(trace: &TraceContext) -> Self {
+        let mut headers = Self::default();
+        let written = headers.push(TRACEPARENT, &trace.traceparent());
+        let state = trace.tracestate().map_or(Ok(()), |state| headers.push(TRACESTATE, state));
+        written.and(state).expect("two short headers fit");
+        headers
+    }
+
+    /// The trace context they carry.
+    pub fn trace_parent(&self) -> Parent {
+        TraceContext::parse(self.get(TRACEPARENT), self.get(TRACESTATE))
     }
 
     /// The first value of `name`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hicached_actors::calls::draw;
 use hicached_actors::host::FIGURES;
-use hicached_actors::machine::is_urgent;
+use hicached_actors::machine::{Trace, is_urgent};
 use hicached_actors::protocol::{
     Address, Answer, Bin, Envelope, Figures, Incarnation, Malformed, OpId, Request, VERSION, encode,
 };
@@ -12,7 +12,8 @@ use tokio::time::{Instant, sleep};
 
 use super::error::{can_repeat, is_away};
 use super::{Client, ClientError};
-use crate::bus::{BusError, Class, Frame};
+use crate::bus::{BusError, Class, Frame, Headers};
+use crate::spans::Role;
 
 /// What is asked, encoded once for all repeats.
 struct Call {
@@ -21,6 +22,7 @@ struct Call {
     control: Incarnation,
     kind: &'static str,
     body: Bin,
+    trace: Trace,
 }
 
 impl Client {
@@ -31,17 +33,27 @@ impl Client {
             Request::Register(_) => Incarnation::default(),
             _ => self.control(),
         };
-        let body = Bin(request.encode_body());
-        self.repeat(&Call { to: Address::Index, op, control, kind: request.code(), body }).await
+        let (to, kind, body) = (Address::Index, request.code(), Bin(request.encode_body()));
+        let span = self.begin_span(op, kind);
+        let call = Call { to, op, control, kind, body, trace: self.trace_of(span.as_ref()) };
+        let mut repeats = 0;
+        let answer = self.repeat(&call, &mut repeats).await;
+        if let Some(span) = span {
+            let subject = to.subject(&self.shared.config.group).into();
+            span.end(Role::Call { kind, subject }, repeats, answer.as_ref().err());
+        }
+        answer
     }
 
     /// Asks any member for its figures.
     pub(super) async fn ask_figures(&self, of: Address) -> Result<Answer, ClientError> {
-        let body = Bin(encode(&Figures {}));
-        self.repeat(&Call { to: of, op: self.draw(), control: Incarnation::default(), kind: FIGURES, body }).await
+        let (control, body) = (Incarnation::default(), Bin(encode(&Figures {})));
+        let call = Call { to: of, op: self.draw(), control, kind: FIGURES, body, trace: None };
+        self.repeat(&call, &mut 0).await
     }
 
-    async fn repeat(&self, call: &Call) -> Result<Answer, ClientError> {
+    /// Sends `call` again and again; `repeats` says how often after the first time.
+    async fn repeat(&self, call: &Call, repeats: &mut u32) -> Result<Answer, ClientError> {
         let config = &self.shared.config;
         let started = Instant::now();
         let mut away_since = None;
@@ -67,15 +79,23 @@ impl Client {
             }
             sleep(pause).await;
             self.lock().counts.repeats += 1;
+            *repeats += 1;
         }
         unreachable!("the tries do not end before the deadline")
     }
 
     /// Hands one message over without waiting for anything.
     pub(super) fn tell(&self, to: Address, op: OpId, kind: &'static str, body: Vec<u8>) -> Result<(), ClientError> {
-        let call = Call { to, op, control: self.control(), kind, body: Bin(body) };
+        let span = self.begin_span(op, kind);
+        let trace = self.trace_of(span.as_ref());
+        let call = Call { to, op, control: self.control(), kind, body: Bin(body), trace };
         let frame = self.frame(&call, Duration::ZERO)?;
-        Ok(self.shared.bus.send(frame)?)
+        let subject = frame.subject.clone();
+        let sent = self.shared.bus.send(frame).map_err(ClientError::from);
+        if let Some(span) = span {
+            span.end(Role::Tell { kind, subject }, 0, sent.as_ref().err());
+        }
+        sent
     }
 
     fn frame(&self, call: &Call, left: Duration) -> Result<Frame, ClientError> {
@@ -103,7 +123,11 @@ impl Client {
         };
         let bytes = envelope.encode(shared.bus.payload_bytes_max())?;
         let class = if urgent { Class::Urgent } else { Class::Normal };
-        Ok(Frame::new(call.to.subject(&shared.config.group), bytes).of_class(class))
+        let mut frame = Frame::new(call.to.subject(&shared.config.group), bytes).of_class(class);
+        if let Some(trace) = &call.trace {
+            frame.headers = Headers::of_trace(trace);
+        }
+        Ok(frame)
     }
 
     fn read(&self, op: OpId, reply: &Frame) -> Result<Answer, ClientError> {

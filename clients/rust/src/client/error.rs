@@ -65,6 +65,24 @@ impl ClientError {
         }
     }
 
+    /// One word for it: the code of a refusal, or what kept an answer from coming.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Self::Refused(refusal) => refusal.code(),
+            Self::NewIncarnation { .. } => "new_incarnation",
+            Self::Decode(_) => "malformed_answer",
+            Self::Uncached { because } | Self::Bus(because) => match because {
+                BusError::TooLarge { .. } => "too_large",
+                BusError::NoResponders { .. } => "no_responders",
+                BusError::Disconnected { .. } => "disconnected",
+                BusError::TimedOut { .. } => "timed_out",
+                BusError::Busy { .. } => "queue_full",
+                BusError::BadSubject { .. } => "bad_subject",
+                BusError::Closed => "closed",
+            },
+        }
+    }
+
     /// Whether the daemon could not be reached, as opposed to having refused.
     pub fn is_away(&self) -> bool {
         match self {

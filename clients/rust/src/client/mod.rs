@@ -6,6 +6,7 @@
 
 mod call;
 mod error;
+mod spans;
 #[cfg(test)]
 mod tests;
 
@@ -13,12 +14,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hicached_actors::machine::Trace;
 use hicached_actors::protocol::*;
 use tokio::time::{Instant, sleep};
 
 pub use error::ClientError;
 
 use crate::bus::{Bus, BusError};
+use crate::spans::Spans;
 
 /// What a client does when nobody can be reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +50,8 @@ pub struct ClientConfig {
     pub away: Away,
     /// Spreads the repeats of different clients.
     pub seed: u64,
+    /// Where spans of its calls go.
+    pub spans: Spans,
 }
 
 impl ClientConfig {
@@ -61,6 +66,7 @@ impl ClientConfig {
             away_after: Duration::from_secs(1),
             away: Away::Fail,
             seed,
+            spans: None,
         }
     }
 }
@@ -80,6 +86,8 @@ pub struct ClientCounts {
 #[derive(Clone)]
 pub struct Client {
     shared: Arc<Shared>,
+    /// What its calls hang on.
+    trace: Trace,
 }
 
 struct Shared {
@@ -132,7 +140,14 @@ impl Client {
             chance: config.seed,
             counts: ClientCounts::default(),
         };
-        Self { shared: Arc::new(Shared { bus, config, state: Mutex::new(state) }) }
+        Self { shared: Arc::new(Shared { bus, config, state: Mutex::new(state) }), trace: None }
+    }
+
+    /// The same client with calls that hang on `trace`. Without one, calls of a request that is worth a trace begin
+    /// one each, where spans are recorded.
+    #[must_use]
+    pub fn within(&self, trace: Trace) -> Self {
+        Self { trace, ..self.clone() }
     }
 
     /// A new op of this engine: the id of a session to open, or of a request to repeat.
