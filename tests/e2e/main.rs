@@ -2,9 +2,11 @@
 //! Without a nats-server everything here prints "skipped"; where `CI` is `true` it fails.
 
 mod processes;
+mod receiver;
 mod refused;
 mod replaced;
 mod served;
+mod traces;
 
 use std::path::PathBuf;
 use std::sync::Arc;
