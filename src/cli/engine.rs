@@ -20,7 +20,8 @@ use crate::replay::load::Load;
 use crate::replay::numbered::Numbered;
 use crate::replay::signals::Signals;
 use crate::replay::trace::Trace;
-use crate::shell::connect;
+use crate::shell::{Clock, connect};
+use crate::telemetry::{Origin, Telemetry};
 
 /// Arguments of `engine`.
 #[derive(Debug, Args)]
@@ -122,8 +123,16 @@ pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
 async fn serve(group: &Checked, load: Load, mut requests: Numbered) -> Result<(), Failure> {
     let mut signals = Signals::heard().map_err(|error| Failure::Fault(format!("signals: {error}")))?;
     let bus = connect(&group.config.bus).await.map_err(|error| Failure::Usage(error.to_string()))?;
+    let origin = Origin {
+        group: group.config.group.name.clone(),
+        actors: vec!["engine".to_owned()],
+        bus: group.config.bus.kind,
+    };
+    let telemetry = Telemetry::start(&group.config.trace, origin, Clock::start());
+    let telemetry = telemetry.map_err(|error| Failure::Usage(error.to_string()))?;
+    telemetry.join(&bus).await;
     let started = tokio::select! {
-        engine = Engine::start(bus.clone(), load.engine_config(group)) => engine,
+        engine = Engine::start(bus.clone(), load.engine_config(group, telemetry.spans())) => engine,
         signal = signals.next() => return Err(Failure::Interrupted(signal)),
     };
     let mut engine = started.map_err(|error| Failure::Fault(format!("the engine cannot join: {error}")))?;
@@ -145,6 +154,7 @@ async fn serve(group: &Checked, load: Load, mut requests: Numbered) -> Result<()
         signal = signals.next() => Err(Failure::Interrupted(signal)),
     };
     engine.stop().await;
+    telemetry.stop().await;
     bus.close();
     let report = served?;
     print_json(&Totals { totals: sums_of(report) })?;

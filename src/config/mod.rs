@@ -216,7 +216,7 @@ pub struct Leases {
 }
 
 /// What is exported of the way requests take.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TraceConfig {
     /// The collector; none when empty.

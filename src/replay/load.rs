@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use hicached_client::engine::EngineConfig;
+use hicached_client::spans::Spans;
 
 use crate::config::Checked;
 
@@ -20,8 +21,8 @@ pub struct Load {
 }
 
 impl Load {
-    /// The engine of `group` that does so.
-    pub fn engine_config(&self, group: &Checked) -> EngineConfig {
+    /// The engine of `group` that does so and tells of it to `spans`.
+    pub fn engine_config(&self, group: &Checked, spans: Spans) -> EngineConfig {
         let config = &group.config;
         let physical_pages = config.l1.pages / u32::from(config.group.cp_size) + 1;
         let folder = config.rank.pool_folder.clone();
@@ -31,6 +32,7 @@ impl Load {
             abort_permille: self.abort_permille,
             seed: self.seed,
             away_after: AWAY_MAX,
+            spans,
             ..EngineConfig::new(config.group.name.clone(), group.manifest.clone(), physical_pages, folder)
         }
     }

@@ -78,7 +78,8 @@ impl Run<'_> {
             number = signals.next() => return Err(RunError::Interrupted(number)),
         };
         let running = LocalGroup::start(&group, bus.clone()).await?;
-        let mut engine = Engine::start(bus.clone(), self.load.engine_config(&group)).await?;
+        let mut engine =
+            Engine::start(bus.clone(), self.load.engine_config(&group, running.telemetry().spans())).await?;
         serving(&running).await;
         let over = AtomicU64::new(0);
         let mut hits = Vec::new();

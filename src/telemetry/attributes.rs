@@ -104,8 +104,10 @@ impl Writer {
                 (SpanKind::Producer, format!("send {kind}").into(), self.sent(kind, &subject))
             }
         };
-        attributes.push(KeyValue::new("hicached.op", uuid(op)));
         attributes.push(KeyValue::new("hicached.actor", "engine"));
+        if op != OpId::default() {
+            attributes.push(KeyValue::new("hicached.op", uuid(op)));
+        }
         attributes.extend(facts.into_iter().map(fact));
         finish(self.span(kind, name, &context, parent, (began, ended)), attributes, fault.map(Cow::Borrowed))
     }

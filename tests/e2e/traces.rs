@@ -1,31 +1,42 @@
 //! Requirement D6: one engine request is one trace.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use futures_util::stream;
 use hicached::bus::nats::{NatsBus, NatsConfig};
 use hicached::bus::server::{NatsServer, find_nats_server};
-use hicached::bus::{Bus, Frame};
+use hicached::bus::{Bus, BusCounters, BusError, Connection, Frame, InboxSender, Served};
 use hicached::config::{BusKind, Checked};
+use hicached::replay::demo::DemoArgs;
 use hicached::replay::folder::Folder;
-use hicached::replay::options::{built_in, components};
+use hicached::replay::options::{BusArgs, built_in, components};
+use hicached::replay::run::Run;
+use hicached::replay::workload::Workload;
 use hicached::shell::LocalGroup;
 use hicached_actors::protocol::{Address, Bin, Drain, Envelope, Incarnation, Key, OpIds, Request, VERSION, encode};
 use hicached_client::client::{Client, ClientConfig};
 use hicached_client::engine::{Engine, EngineConfig, Prompt};
 use hicached_client::tokens::PagePlan;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use tokio::sync::watch;
 
 use crate::receiver::{Receiver, Spans, text, value};
 
 const DEADLINE: Duration = Duration::from_secs(20);
-/// Pages of the one request.
+/// Pages of a prompt.
 const PAGES: u32 = 8;
+/// Enough forwards for requests to meet in one of them.
+const OUTPUT_TOKENS: u32 = 320;
 
 /// A group of two ranks on a real broker, with a collector that only it sends to.
 struct Rig {
     receiver: Receiver,
     bus: Arc<dyn Bus>,
+    /// The bus of the group.
+    held: Arc<Held>,
     group: Checked,
     running: LocalGroup,
     _folder: Folder,
@@ -51,21 +62,24 @@ impl Rig {
         let mut group = config.checked().unwrap();
         let folder = Folder::create(&mut group).unwrap();
         let bus: Arc<dyn Bus> = Arc::new(NatsBus::connect(&NatsConfig::new(broker.url())).await.unwrap());
-        let running = LocalGroup::start(&group, bus.clone()).await.unwrap();
-        Some(Self { receiver, bus, group, running, _folder: folder, _broker: broker })
+        let held = Arc::new(Held::new(bus.clone()));
+        let running = LocalGroup::start(&group, held.clone()).await.unwrap();
+        Some(Self { receiver, bus, held, group, running, _folder: folder, _broker: broker })
     }
 
     fn engine_config(&self) -> EngineConfig {
         let config = &self.group.config;
         let folder = config.rank.pool_folder.clone();
         let pages = config.l1.pages / u32::from(config.group.cp_size) + 1;
-        EngineConfig::new(config.group.name.clone(), self.group.manifest.clone(), pages, folder)
+        let config = EngineConfig::new(config.group.name.clone(), self.group.manifest.clone(), pages, folder);
+        EngineConfig { spans: self.running.telemetry().spans(), ..config }
     }
 
-    /// Serves one request of a prompt that nobody had before.
-    async fn serve_one(&self, config: EngineConfig) {
+    /// Serves requests of prompts that nobody had before.
+    async fn serve(&self, requests: u8, config: EngineConfig) {
         let mut engine = Engine::start(self.bus.clone(), config).await.unwrap();
-        let report = engine.run(stream::iter([self.prompt(1)]), |_| ()).await;
+        let prompts = (0..requests).map(|seed| self.prompt(seed));
+        let report = engine.run(stream::iter(prompts), |_, _| ()).await;
         assert!(report.is_clean(), "{report:?}");
         engine.stop().await;
     }
@@ -73,7 +87,8 @@ impl Rig {
     fn prompt(&self, seed: u8) -> Prompt {
         let keys = (0..PAGES).map(|page| Key([seed, page as u8, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1])).collect();
         let tokens = PAGES * self.group.config.group.page_tokens;
-        Prompt::new("test", PagePlan { salt: Key([7; 16]), tokens, keys, contents: None, tail: Vec::new() })
+        let plan = PagePlan { salt: Key([7; 16]), tokens, keys, contents: None, tail: Vec::new() };
+        Prompt { output_tokens: OUTPUT_TOKENS, ..Prompt::new("test", plan) }
     }
 
     /// Asks the index for a drain, with these headers and as it stands. What it answers is not looked at.
@@ -110,6 +125,67 @@ impl Rig {
     }
 }
 
+/// A bus that keeps acknowledgements of copies back while it is told to.
+struct Held {
+    below: Arc<dyn Bus>,
+    waiting: Mutex<Option<Vec<Frame>>>,
+}
+
+impl Held {
+    fn new(below: Arc<dyn Bus>) -> Self {
+        Self { below, waiting: Mutex::new(None) }
+    }
+
+    fn hold(&self) {
+        *self.waiting.lock().unwrap() = Some(Vec::new());
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.lock().unwrap().as_ref().map_or(0, Vec::len)
+    }
+
+    fn release(&self) {
+        let waiting = self.waiting.lock().unwrap().take();
+        waiting.into_iter().flatten().for_each(|frame| self.below.send(frame).unwrap());
+    }
+}
+
+impl Bus for Held {
+    fn send(&self, frame: Frame) -> Result<(), BusError> {
+        if let Some(waiting) = &mut *self.waiting.lock().unwrap()
+            && Envelope::decode(&frame.payload).is_ok_and(|envelope| envelope.kind == "copy_ack")
+        {
+            waiting.push(frame);
+            return Ok(());
+        }
+        self.below.send(frame)
+    }
+
+    fn request(&self, frame: Frame, deadline: Duration) -> BoxFuture<'_, Result<Frame, BusError>> {
+        self.below.request(frame, deadline)
+    }
+
+    fn serve(&self, subject: &str, inbox: InboxSender) -> BoxFuture<'_, Result<Served, BusError>> {
+        self.below.serve(subject, inbox)
+    }
+
+    fn payload_bytes_max(&self) -> usize {
+        self.below.payload_bytes_max()
+    }
+
+    fn connection(&self) -> watch::Receiver<Connection> {
+        self.below.connection()
+    }
+
+    fn counters(&self) -> BusCounters {
+        self.below.counters()
+    }
+
+    fn close(&self) {
+        self.below.close();
+    }
+}
+
 /// Who handled messages of a trace: actor and rank of each.
 fn handlers(spans: &Spans) -> Vec<String> {
     let consumers = spans.spans().filter(|span| span.kind == CONSUMER);
@@ -122,37 +198,109 @@ fn handlers(spans: &Spans) -> Vec<String> {
 
 const CONSUMER: i32 = opentelemetry_proto::tonic::trace::v1::span::SpanKind::Consumer as i32;
 
+/// Field case F26.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_request_of_an_engine_without_traces_is_a_trace_of_its_own() {
+async fn f26_one_request_is_one_trace_through_every_hop() {
     let Some(rig) = Rig::start(&["trace.ratio_permille=1000"]).await else { return };
-    rig.serve_one(rig.engine_config()).await;
+    rig.held.hold();
+    // Aborted after some forwards, with every acknowledgement of its copies still under way.
+    rig.serve(1, EngineConfig { abort_permille: 1_000, ..rig.engine_config() }).await;
+    assert!(rig.held.waiting() >= 2, "both ranks have something to acknowledge");
+    rig.held.release();
+    let acknowledged = |spans: &Spans| {
+        let acks = spans.named("process copy_ack").map(|span| text(span, "hicached.sender"));
+        acks.collect::<BTreeSet<_>>().len() == 2
+    };
+    rig.receiver.spans_when(acknowledged).await;
     let group = rig.group.config.group.name.clone();
     let spans = rig.end().await;
     spans.assert_whole();
-    for trace in spans.traces().values() {
-        assert_eq!(trace.roots().len(), 1, "{trace}");
-        assert!(begins_here(&trace.roots()[0].name), "{trace}");
+    let traces = spans.traces();
+    let mut of_requests = traces.values().filter(|trace| trace.named("request").count() > 0);
+    let (Some(trace), None) = (of_requests.next(), of_requests.next()) else { panic!("one trace: {spans}") };
+    let roots = trace.roots();
+    assert_eq!(roots.iter().map(|root| root.name.as_str()).collect::<Vec<_>>(), ["request"], "{trace}");
+    assert_eq!(handlers(trace), ["allocator", "index", "rank0", "rank1", "writer"], "{trace}");
+    assert_hops(trace, &group);
+    for ack in trace.named("process copy_ack") {
+        assert!(ack.start_time_unix_nano > roots[0].end_time_unix_nano, "after the request: {trace}");
     }
-    let step = spans.traces().into_values().find(|trace| trace.named("process step").count() > 0).expect("a step");
-    assert_eq!(handlers(&step), ["allocator", "index", "rank0", "rank1", "writer"], "{step}");
-    let root = step.roots()[0];
-    for (name, expected) in [
-        ("messaging.system", "nats"),
-        ("messaging.operation.type", "process"),
-        ("messaging.destination.name", &format!("hicached.v1.{group}.index")),
-        ("hicached.group", &group),
-        ("hicached.sender", "engine"),
-    ] {
-        assert_eq!(text(root, name), expected, "{name} of {root:?}");
-    }
+    // What nobody records leaves nothing behind: heartbeats, figures, registrations.
+    assert!(traces.values().all(|trace| trace.roots().len() == 1), "{spans}");
     for received in &spans.0 {
         assert_eq!(value(&received.resource, "service.name"), "hicached");
         assert_eq!(value(&received.resource, "hicached.actors"), "index,allocator,evictor,writer,loader,rank.0,rank.1");
     }
 }
 
+/// Every handled message hangs on a span of its sender.
+fn assert_hops(trace: &Spans, group: &str) {
+    let of = |id: &[u8]| trace.spans().find(|span| span.span_id == id);
+    for hop in trace.spans().filter(|span| span.kind == CONSUMER) {
+        let parent = of(&hop.parent_span_id).unwrap_or_else(|| panic!("{} has no sender in {trace}", hop.name));
+        let (actor, rank) = (text(parent, "hicached.actor"), text(parent, "hicached.rank"));
+        let sender = if rank.is_empty() { actor } else { format!("{actor}.{rank}") };
+        assert_eq!(text(hop, "hicached.sender"), sender, "{} hangs on {} in {trace}", hop.name, parent.name);
+        let (actor, rank) = (text(hop, "hicached.actor"), text(hop, "hicached.rank"));
+        let subject = if rank.is_empty() { actor } else { format!("{actor}.{rank}") };
+        for (name, expected) in [
+            ("messaging.system", "nats"),
+            ("messaging.operation.type", "process"),
+            ("messaging.destination.name", &format!("hicached.v1.{group}.{subject}")),
+            ("hicached.group", group),
+        ] {
+            assert_eq!(text(hop, name), expected, "{name} of {hop:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn f26_a_message_for_three_requests_links_to_three_traces() {
+    let Some(rig) = Rig::start(&["trace.ratio_permille=1000"]).await else { return };
+    rig.serve(3, EngineConfig { sessions_max: 3, ..rig.engine_config() }).await;
+    let spans = rig.end().await;
+    spans.assert_whole();
+    let linked = |span: &Span| span.links.iter().map(|link| link.trace_id.clone()).collect::<BTreeSet<_>>();
+    let most = spans.named("process step").map(linked).max_by_key(BTreeSet::len).expect("steps");
+    let requests = spans.traces().into_iter().filter(|(_, trace)| trace.named("request").count() > 0);
+    assert_eq!(most, requests.map(|(id, _)| id).collect(), "{spans}");
+    assert_eq!(most.len(), 3, "{spans}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_call_of_an_engine_without_traces_is_a_trace_of_its_own() {
+    let Some(rig) = Rig::start(&["trace.ratio_permille=1000"]).await else { return };
+    rig.serve(1, EngineConfig { spans: None, ..rig.engine_config() }).await;
+    let spans = rig.end().await;
+    spans.assert_whole();
+    for trace in spans.traces().values() {
+        assert_eq!(trace.roots().len(), 1, "{trace}");
+        assert!(begins_here(&trace.roots()[0].name), "{trace}");
+    }
+    let open = spans.traces().into_values().find(|trace| trace.named("process open").count() > 0).expect("an open");
+    assert_eq!(handlers(&open), ["allocator", "index", "rank0", "rank1", "writer"], "{open}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_request_of_a_demo_is_one_trace() {
+    let receiver = Receiver::start().await;
+    let set = ["trace.ratio_permille=1000".to_owned(), format!("trace.endpoint={}", receiver.endpoint)];
+    let on = BusArgs { bus: BusKind::Memory, nats_url: None, set: set.into() };
+    let group = DemoArgs { on, requests: REQUESTS as u32, seed: 1, json: false }.group().unwrap();
+    let prompts = Workload::new(1, &group.manifest).take(REQUESTS);
+    let outcome = Run::demo(&group, 1).run(stream::iter(prompts), None, |_| ()).await.unwrap();
+    assert_eq!(outcome.fault(), None);
+    let spans = receiver.spans();
+    spans.assert_whole();
+    assert!(spans.traces().values().all(|trace| trace.roots().len() == 1), "{spans}");
+    assert_eq!(spans.named("request").count(), REQUESTS);
+}
+
+/// Requests of the demo: enough to evict and to load again.
+const REQUESTS: usize = 120;
+
 fn begins_here(name: &str) -> bool {
-    ["process open", "process step", "process close", "process drain"].contains(&name)
+    ["process open", "process extend", "process step", "process close", "process drain"].contains(&name)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -182,7 +330,7 @@ async fn a_header_that_is_missing_or_malformed_begins_a_trace_and_one_that_is_no
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_nothing_sampled_a_refused_request_is_exported_and_nothing_else() {
     let Some(rig) = Rig::start(&["trace.ratio_permille=0", "trace.slow_ms=600000"]).await else { return };
-    rig.serve_one(rig.engine_config()).await;
+    rig.serve(1, rig.engine_config()).await;
     let engine = Incarnation([3; 16]);
     let client = Client::new(rig.bus.clone(), ClientConfig::new(rig.group.config.group.name.clone(), engine));
     // This engine has registered no rank.

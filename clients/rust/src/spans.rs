@@ -70,6 +70,67 @@ pub enum Role {
     },
 }
 
+/// A span that is yet to be written: it is when this is dropped, so that whatever hangs on it is never without it.
+pub(crate) struct OpenSpan {
+    sink: Arc<dyn SpanSink>,
+    context: TraceContext,
+    parent: Option<[u8; 8]>,
+    role: Role,
+    op: OpId,
+    began: Time,
+    facts: Vec<(&'static str, Fact)>,
+    fault: Option<&'static str>,
+}
+
+impl OpenSpan {
+    /// Begins the root of a trace; `None` when nobody records it.
+    pub(crate) fn root(spans: &Spans, op: OpId, role: impl FnOnce() -> Role) -> Option<Self> {
+        let sink = spans.as_ref()?;
+        let context = sink.root()?;
+        Some(Self::begin(sink, context, None, op, role()))
+    }
+
+    /// Begins a span below `parent`; `None` when nobody records it.
+    pub(crate) fn below(spans: &Spans, parent: &TraceContext, op: OpId, role: impl FnOnce() -> Role) -> Option<Self> {
+        let sink = spans.as_ref()?;
+        let context = sink.child(parent);
+        Some(Self::begin(sink, context, Some(parent.span_id), op, role()))
+    }
+
+    fn begin(sink: &Arc<dyn SpanSink>, context: TraceContext, parent: Option<[u8; 8]>, op: OpId, role: Role) -> Self {
+        let (began, facts, fault) = (sink.now(), Vec::new(), Some(GIVEN_UP));
+        Self { sink: sink.clone(), context, parent, role, op, began, facts, fault }
+    }
+
+    /// What others hang on it.
+    pub(crate) fn context(&self) -> TraceContext {
+        self.context.clone()
+    }
+
+    /// It is over.
+    pub(crate) fn end(mut self, facts: Vec<(&'static str, Fact)>, fault: Option<&'static str>) {
+        (self.facts, self.fault) = (facts, fault);
+    }
+}
+
+impl Drop for OpenSpan {
+    fn drop(&mut self) {
+        self.sink.record(ClientSpan {
+            context: self.context.clone(),
+            parent: self.parent,
+            role: self.role.clone(),
+            op: self.op,
+            began: self.began,
+            ended: self.sink.now(),
+            facts: std::mem::take(&mut self.facts),
+            fault: self.fault,
+        });
+    }
+}
+
+/// Nobody waited for the end of it.
+const GIVEN_UP: &str = "given_up";
+
 /// Whether a request of this kind begins a trace where none is given: what an engine does for a request of its user,
 /// and what an operator does. Registrations, heartbeats and questions for figures come all the time and explain
 /// nothing.

@@ -11,9 +11,9 @@ use hicached_actors::protocol::{
 use tokio::time::{Instant, sleep};
 
 use super::error::{can_repeat, is_away};
+use super::spans::end_call;
 use super::{Client, ClientError};
 use crate::bus::{BusError, Class, Frame, Headers};
-use crate::spans::Role;
 
 /// What is asked, encoded once for all repeats.
 struct Call {
@@ -34,14 +34,11 @@ impl Client {
             _ => self.control(),
         };
         let (to, kind, body) = (Address::Index, request.code(), Bin(request.encode_body()));
-        let span = self.begin_span(op, kind);
+        let span = self.begin_call(to, op, kind);
         let call = Call { to, op, control, kind, body, trace: self.trace_of(span.as_ref()) };
         let mut repeats = 0;
         let answer = self.repeat(&call, &mut repeats).await;
-        if let Some(span) = span {
-            let subject = to.subject(&self.shared.config.group).into();
-            span.end(Role::Call { kind, subject }, repeats, answer.as_ref().err());
-        }
+        end_call(span, repeats, answer.as_ref().err());
         answer
     }
 
@@ -86,14 +83,13 @@ impl Client {
 
     /// Hands one message over without waiting for anything.
     pub(super) fn tell(&self, to: Address, op: OpId, kind: &'static str, body: Vec<u8>) -> Result<(), ClientError> {
-        let span = self.begin_span(op, kind);
+        let span = self.begin_tell(to, op, kind);
         let trace = self.trace_of(span.as_ref());
         let call = Call { to, op, control: self.control(), kind, body: Bin(body), trace };
         let frame = self.frame(&call, Duration::ZERO)?;
-        let subject = frame.subject.clone();
         let sent = self.shared.bus.send(frame).map_err(ClientError::from);
         if let Some(span) = span {
-            span.end(Role::Tell { kind, subject }, 0, sent.as_ref().err());
+            span.end(Vec::new(), sent.as_ref().err().map(ClientError::code));
         }
         sent
     }

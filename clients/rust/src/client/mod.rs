@@ -150,6 +150,11 @@ impl Client {
         Self { trace, ..self.clone() }
     }
 
+    /// What its calls hang on.
+    pub fn trace(&self) -> Trace {
+        self.trace.clone()
+    }
+
     /// A new op of this engine: the id of a session to open, or of a request to repeat.
     pub fn draw(&self) -> OpId {
         self.lock().ids.draw()

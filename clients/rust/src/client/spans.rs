@@ -3,48 +3,42 @@
 use std::sync::Arc;
 
 use hicached_actors::machine::Trace;
-use hicached_actors::protocol::{OpId, Time};
-use hicached_actors::span::{Fact, TraceContext};
+use hicached_actors::protocol::{Address, OpId};
+use hicached_actors::span::Fact;
 
 use super::{Client, ClientError};
-use crate::spans::{ClientSpan, Role, SpanSink, begins_a_trace};
-
-/// A call whose span is yet to be written.
-pub(super) struct OpenSpan {
-    sink: Arc<dyn SpanSink>,
-    context: TraceContext,
-    parent: Option<[u8; 8]>,
-    op: OpId,
-    began: Time,
-}
+use crate::spans::{OpenSpan, Role, begins_a_trace};
 
 impl Client {
-    /// Begins the span of a message of `kind`; `None` when nobody records it.
-    pub(super) fn begin_span(&self, op: OpId, kind: &str) -> Option<OpenSpan> {
-        let sink = self.shared.config.spans.as_ref()?;
-        let (context, parent) = match &self.trace {
-            Some(parent) => (sink.child(parent), Some(parent.span_id)),
-            None if begins_a_trace(kind) => (sink.root()?, None),
-            None => return None,
-        };
-        Some(OpenSpan { sink: sink.clone(), context, parent, op, began: sink.now() })
+    /// Begins the span of a message of `kind` that waits for an answer; `None` when nobody records it.
+    pub(super) fn begin_call(&self, to: Address, op: OpId, kind: &'static str) -> Option<OpenSpan> {
+        self.begin_span(to, op, kind, |subject| Role::Call { kind, subject })
+    }
+
+    /// Begins the span of a message of `kind` that waits for nothing; `None` when nobody records it.
+    pub(super) fn begin_tell(&self, to: Address, op: OpId, kind: &'static str) -> Option<OpenSpan> {
+        self.begin_span(to, op, kind, |subject| Role::Tell { kind, subject })
+    }
+
+    fn begin_span(&self, to: Address, op: OpId, kind: &str, role: impl FnOnce(Arc<str>) -> Role) -> Option<OpenSpan> {
+        let config = &self.shared.config;
+        let role = || role(to.subject(&config.group).into());
+        match &self.trace {
+            Some(parent) => OpenSpan::below(&config.spans, parent, op, role),
+            None if begins_a_trace(kind) => OpenSpan::root(&config.spans, op, role),
+            None => None,
+        }
     }
 
     /// What a message carries in its headers: its own span, or without one what the client was given.
     pub(super) fn trace_of(&self, span: Option<&OpenSpan>) -> Trace {
-        span.map(|span| span.context.clone()).or_else(|| self.trace.clone())
+        span.map(OpenSpan::context).or_else(|| self.trace())
     }
 }
 
-impl OpenSpan {
-    /// It is over, after `repeats` tries that were not answered.
-    pub(super) fn end(self, role: Role, repeats: u32, error: Option<&ClientError>) {
-        let Self { sink, context, parent, op, began } = self;
-        let facts = match role {
-            Role::Call { .. } => vec![("repeats", Fact::Count(u64::from(repeats)))],
-            Role::Tell { .. } | Role::Request => Vec::new(),
-        };
-        let fault = error.map(ClientError::code);
-        sink.record(ClientSpan { context, parent, role, op, began, ended: sink.now(), facts, fault });
+/// The call is over, after `repeats` tries that were not answered.
+pub(super) fn end_call(span: Option<OpenSpan>, repeats: u32, error: Option<&ClientError>) {
+    if let Some(span) = span {
+        span.end(vec![("repeats", Fact::Count(repeats.into()))], error.map(ClientError::code));
     }
 }

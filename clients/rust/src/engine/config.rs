@@ -7,6 +7,7 @@ use hicached_actors::calls::draw;
 use hicached_actors::protocol::Manifest;
 
 use crate::client::Away;
+use crate::spans::Spans;
 use crate::tokens::{PagePlan, Paging};
 
 /// One engine of `manifest.cp_size` ranks. See [`EngineConfig::new`] for the defaults.
@@ -51,6 +52,8 @@ pub struct EngineConfig {
     pub away: Away,
     /// How long it may be away before that happens.
     pub away_after: Duration,
+    /// Where spans of its requests go: each request is a trace of its own.
+    pub spans: Spans,
 }
 
 impl EngineConfig {
@@ -76,6 +79,7 @@ impl EngineConfig {
             load_deadline: Duration::from_secs(30),
             away: Away::Fail,
             away_after: Duration::from_secs(1),
+            spans: None,
         }
     }
 

@@ -64,6 +64,7 @@ impl Core {
                 away: config.away,
                 away_after: config.away_after,
                 seed: config.seed,
+                spans: config.spans.clone(),
                 ..ClientConfig::new(config.group.clone(), *engine)
             };
             Client::new(bus.clone(), config)
@@ -123,9 +124,9 @@ impl Core {
         self.report().steps += 1;
     }
 
-    /// Gives up a session that the daemon may know: it is told until it answers.
-    pub(super) fn give_up(&self, session: OpId, tenant: &str, last_step: u64) {
-        self.given_up.push(Abort { session, tenant: tenant.to_owned(), last_step });
+    /// Gives up a session that the daemon may know: it is told until it answers, by the client of the session.
+    pub(super) fn give_up(&self, client: &Client, session: OpId, tenant: &str, last_step: u64) {
+        self.given_up.push(client.clone(), Abort { session, tenant: tenant.to_owned(), last_step });
     }
 
     /// The report of the run. Held for a few writes, never across a wait.

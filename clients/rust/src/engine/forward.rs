@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hicached_actors::machine::Trace;
 use hicached_actors::protocol::{Incarnation, OpId, Refusal, Step, StepEntry};
+use hicached_actors::span::Sampling;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
@@ -29,6 +31,8 @@ pub(super) struct Work {
     pub(super) entry: StepEntry,
     /// Pages to write, with what they hold after this forward.
     pub(super) writes: Vec<Placed>,
+    /// The trace of its request.
+    pub(super) trace: Trace,
     /// The load that has to be there, layer by layer, before the layer is computed.
     pub(super) load: Option<Load>,
     pub(super) done: oneshot::Sender<Outcome>,
@@ -142,10 +146,11 @@ impl Forwards {
             engine: self.core.lead().engine(),
             all_layers_at_end: false,
         };
+        let trace = trace_of(&batch);
         let until = Instant::now() + self.core.config.room_patience;
         let started = Instant::now();
         let tell = async {
-            let told = self.line.tell(step, until).await;
+            let told = self.line.tell(step, trace, until).await;
             if told.is_ok() {
                 self.core.report().latencies.step.record(started.elapsed().as_nanos() as u64);
             }
@@ -201,15 +206,15 @@ async fn compute(core: &Core, number: u64, batch: &mut [Running], buffers: &mut 
 /// Tells steps in order, each until it is answered.
 struct StepLine {
     client: Client,
-    /// Steps whose answer has not come, oldest first, each with the op it is repeated under.
-    untold: VecDeque<(OpId, Step)>,
+    /// Steps whose answer has not come, oldest first.
+    untold: VecDeque<Untold>,
 }
 
 impl StepLine {
     /// Tells `step` after those before it. A step the daemon refuses for what it names is told without entries, so
     /// that the numbers go on, and the refusal is returned.
-    async fn tell(&mut self, step: Step, until: Instant) -> Result<Vec<OpId>, ClientError> {
-        self.untold.push_back((self.client.draw(), step));
+    async fn tell(&mut self, step: Step, trace: Trace, until: Instant) -> Result<Vec<OpId>, ClientError> {
+        self.untold.push_back(Untold { op: self.client.draw(), step, trace });
         self.tell_all(until).await
     }
 
@@ -218,8 +223,8 @@ impl StepLine {
         let mut result = Ok(Vec::new());
         // Why the first step in line was told without entries.
         let mut refused = None;
-        while let Some((op, step)) = self.untold.front_mut() {
-            let error = match self.client.step(*op, step.clone()).await {
+        while let Some(Untold { op, step, trace }) = self.untold.front_mut() {
+            let error = match self.client.within(trace.clone()).step(*op, step.clone()).await {
                 Ok(stepped) => {
                     result = refused.take().map_or(Ok(stepped.void), Err);
                     self.untold.pop_front();
@@ -236,8 +241,10 @@ impl StepLine {
                 // Steps that were launched and never heard of: they have passed, and nothing of them counts.
                 Some(Gap::Number { expected }) if (1..=MISSING_MAX).contains(&step.number.saturating_sub(expected)) => {
                     let missing: Vec<Step> = (expected..step.number).map(|number| empty(number, step.engine)).collect();
+                    let of_gap = trace.clone();
                     for step in missing.into_iter().rev() {
-                        self.untold.push_front((self.client.draw(), step));
+                        let trace = of_gap.clone();
+                        self.untold.push_front(Untold { op: self.client.draw(), step, trace });
                     }
                 }
                 Some(Gap::Number { .. }) => return Err(error),
@@ -254,6 +261,23 @@ impl StepLine {
         }
         result
     }
+}
+
+/// A step whose answer has not come.
+struct Untold {
+    /// The op it is repeated under.
+    op: OpId,
+    step: Step,
+    /// What it hangs on.
+    trace: Trace,
+}
+
+/// What a step hangs on: the first of its sessions whose trace is exported, else the first that is recorded. The
+/// daemon links the others.
+fn trace_of(batch: &[Running]) -> Trace {
+    let traces = || batch.iter().filter_map(|running| running.work.trace.as_ref());
+    let sampled = traces().find(|trace| trace.sampling == Sampling::Sampled);
+    sampled.or_else(|| traces().next()).cloned()
 }
 
 /// What a `Gap` speaks of: the number of the step, or the first token of one of its entries.

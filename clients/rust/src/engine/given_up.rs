@@ -15,30 +15,32 @@ use crate::client::{Client, ClientError};
 
 /// The way to the task that tells.
 #[derive(Debug)]
-pub(super) struct GivenUp(mpsc::Sender<Abort>);
+pub(super) struct GivenUp(mpsc::Sender<(Client, Abort)>);
 
 impl GivenUp {
     /// The way, and its end for [`tell`].
-    pub(super) fn new() -> (Self, mpsc::Receiver<Abort>) {
+    pub(super) fn new() -> (Self, mpsc::Receiver<(Client, Abort)>) {
         let (sender, receiver) = mpsc::channel(WAITING_MAX);
         (Self(sender), receiver)
     }
 
     /// Takes one in, without waiting for anything.
-    pub(super) fn push(&self, abort: Abort) {
+    pub(super) fn push(&self, client: Client, abort: Abort) {
         let session = abort.session;
-        if self.0.try_send(abort).is_err() {
+        if self.0.try_send((client, abort)).is_err() {
             tracing::warn!(?session, "too many sessions are given up at once; this one ends with its engine");
         }
     }
 }
 
 /// Tells of every session that is given up until it is answered.
-pub(super) async fn tell(client: Client, mut given_up: mpsc::Receiver<Abort>) {
+pub(super) async fn tell(mut given_up: mpsc::Receiver<(Client, Abort)>) {
     let mut told = FuturesUnordered::new();
     loop {
         tokio::select! {
-            Some(abort) = given_up.recv(), if told.len() < AT_ONCE_MAX => told.push(until_answered(&client, abort)),
+            Some((client, abort)) = given_up.recv(), if told.len() < AT_ONCE_MAX => {
+                told.push(until_answered(client, abort));
+            }
             Some(()) = told.next() => {}
             else => return,
         }
@@ -46,7 +48,7 @@ pub(super) async fn tell(client: Client, mut given_up: mpsc::Receiver<Abort>) {
 }
 
 /// A refusal is an answer: the session is over for the daemon, or it never knew it.
-async fn until_answered(client: &Client, abort: Abort) {
+async fn until_answered(client: Client, abort: Abort) {
     loop {
         let error = match client.abort(abort.clone()).await {
             Ok(_) => return,

@@ -19,6 +19,7 @@ mod given_up;
 mod left_over;
 mod pools;
 mod report;
+mod request_span;
 mod session;
 #[cfg(test)]
 mod tests;
@@ -89,7 +90,7 @@ impl Engine {
         let (jobs, inbox) = mpsc::channel(core.config.sessions_max + usize::from(core.config.manifest.cp_size));
         let mut tasks = JoinSet::new();
         tasks.spawn(Forwards::new(core.clone(), joined.next_step).run(inbox));
-        tasks.spawn(given_up::tell(core.lead().clone(), to_tell));
+        tasks.spawn(given_up::tell(to_tell));
         for client in &core.clients {
             tasks.spawn(beat(core.clone(), client.clone(), jobs.clone(), joined.lease / BEATS_PER_LEASE));
         }

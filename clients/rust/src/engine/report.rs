@@ -83,6 +83,8 @@ pub struct Ended {
     pub hit: Hit,
     /// Full pages of its prompt.
     pub full_pages: u32,
+    /// Sessions begun for it: more than one where its control group was replaced, or it waited too long for pages.
+    pub sessions: u32,
     /// Nanoseconds until its last `open` was answered, if one was.
     pub open_ns: Option<u64>,
     /// Nanoseconds until its `close` was answered.
@@ -95,7 +97,7 @@ impl Ended {
     /// Request `number`, which has done nothing yet.
     pub(super) fn new(number: usize, full_pages: u32) -> Self {
         let (how, hit) = (How::Failed, Hit::default());
-        Self { number, how, hit, full_pages, open_ns: None, commit_ns: None, load_ns: None }
+        Self { number, how, hit, full_pages, sessions: 0, open_ns: None, commit_ns: None, load_ns: None }
     }
 }
 

@@ -11,30 +11,44 @@ use super::core::{Core, Load, Placed};
 use super::fate::{End, Fate};
 use super::forward::{Job, Work, ended, join_again};
 use super::words::is_sound;
-use super::{Ended, EngineError, Hit, How, Prompt, Verify};
+use super::{Ended, EngineError, Hit, How, Prompt, Verify, request_span};
 use crate::client::{Client, ClientError};
+use crate::spans::OpenSpan;
 use crate::tokens::Tail;
 
 /// Serves request `number` until it is over, in whatever way, and puts that into the report.
 pub(super) async fn serve(core: &Core, jobs: &mpsc::Sender<Job>, number: usize, prompt: Prompt) -> Ended {
     let mut ended = Ended::new(number, prompt.plan.pages());
-    ended.how = match lives(core, jobs, &prompt, &mut ended).await {
-        Ok(how) => how,
+    let span = request_span::begin(&core.config.spans);
+    let client = core.lead().within(span.as_ref().map(OpenSpan::context));
+    let over = lives(core, &client, jobs, &prompt, &mut ended).await;
+    ended.how = match &over {
+        Ok(how) => *how,
         Err(EngineError::Client(ClientError::Uncached { .. })) => How::Uncached,
         Err(error) => {
-            core.report().failure(number, &error);
+            core.report().failure(number, error);
             How::Failed
         }
     };
     core.report().ended(&ended);
+    if let Some(span) = span {
+        request_span::end(span, &ended, over.err());
+    }
     ended
 }
 
 /// One session after the other until one ends by itself.
-async fn lives(core: &Core, jobs: &mpsc::Sender<Job>, prompt: &Prompt, ended: &mut Ended) -> Result<How, EngineError> {
+async fn lives(
+    core: &Core,
+    client: &Client,
+    jobs: &mpsc::Sender<Job>,
+    prompt: &Prompt,
+    ended: &mut Ended,
+) -> Result<How, EngineError> {
     for life in 1.. {
-        let control = core.lead().control();
-        match live(core, jobs, prompt, ended).await {
+        ended.sessions = life;
+        let control = client.control();
+        match live(core, client, jobs, prompt, ended).await {
             Ok(Over::Closed) => return Ok(How::Closed),
             Ok(Over::Aborted) => return Ok(How::Aborted),
             Ok(Over::Preempted) if life < LIVES_MAX => core.report().preempted += 1,
@@ -60,6 +74,8 @@ enum Over {
 /// One session.
 struct Session<'a> {
     core: &'a Core,
+    /// Its calls hang on the request.
+    client: &'a Client,
     jobs: &'a mpsc::Sender<Job>,
     ended: &'a mut Ended,
     prompt: &'a Prompt,
@@ -83,12 +99,19 @@ struct Session<'a> {
 }
 
 /// Opens a session and leads it to its end.
-async fn live(core: &Core, jobs: &mpsc::Sender<Job>, prompt: &Prompt, ended: &mut Ended) -> Result<Over, ClientError> {
-    let (id, opened, open_ns) = open(core, prompt).await?;
+async fn live(
+    core: &Core,
+    client: &Client,
+    jobs: &mpsc::Sender<Job>,
+    prompt: &Prompt,
+    ended: &mut Ended,
+) -> Result<Over, ClientError> {
+    let (id, opened, open_ns) = open(core, client, prompt).await?;
     let hit = Hit { l1: opened.l1_hit, l2: opened.l2_hit };
     (ended.hit, ended.open_ns) = (hit, Some(open_ns));
     let mut session = Session {
         core,
+        client,
         jobs,
         fate: Fate::draw(&core.config, ended.number),
         ended,
@@ -110,14 +133,14 @@ async fn live(core: &Core, jobs: &mpsc::Sender<Job>, prompt: &Prompt, ended: &mu
         Err(error) => Err(error),
     };
     if over.is_err() {
-        core.give_up(id, &prompt.tenant, session.last_step);
+        core.give_up(client, id, &prompt.tenant, session.last_step);
     }
     over
 }
 
 /// Opens a session, asking again under a new op after each refusal with a hint. With the nanoseconds of the last try.
-async fn open(core: &Core, prompt: &Prompt) -> Result<(OpId, Opened, u64), ClientError> {
-    let (client, plan) = (core.lead(), &prompt.plan);
+async fn open(core: &Core, client: &Client, prompt: &Prompt) -> Result<(OpId, Opened, u64), ClientError> {
+    let plan = &prompt.plan;
     let open = Open {
         tenant: prompt.tenant.clone(),
         salt: plan.salt,
@@ -139,7 +162,7 @@ async fn open(core: &Core, prompt: &Prompt) -> Result<(OpId, Opened, u64), Clien
             }
             Err(error) => {
                 if error.leaves_doubt() {
-                    core.give_up(session, &prompt.tenant, 0);
+                    core.give_up(client, session, &prompt.tenant, 0);
                 }
                 client.wait_for_room(error, until).await?;
             }
@@ -247,7 +270,8 @@ impl Session<'_> {
             load_read: self.hit.l2 > 0 && load.is_none(),
         };
         let (done, outcome) = oneshot::channel();
-        let work = Work { request: self.ended.number, entry, writes: self.writes(first, last, end), load, done };
+        let trace = self.client.trace();
+        let work = Work { request: self.ended.number, entry, writes: self.writes(first, last, end), trace, load, done };
         self.jobs.send(Job::Run(work)).await.map_err(|_| ended())?;
         let outcome = outcome.await.map_err(|_| ended())?;
         self.forwards += 1;
@@ -291,7 +315,7 @@ impl Session<'_> {
                 first,
             };
             let patience = self.core.config.preempt_after.min(self.core.config.room_patience);
-            let extended = self.client().extend_when_room(&extend, patience).await?;
+            let extended = self.client.extend_when_room(&extend, patience).await?;
             if extended.pages.0.is_empty() {
                 return Err(odd("pages", 0, format_args!("up to {}", wanted - first)));
             }
@@ -315,9 +339,9 @@ impl Session<'_> {
         let until = Instant::now() + self.core.config.room_patience;
         let asked = Instant::now();
         let closed = loop {
-            match self.client().close(close.clone()).await {
+            match self.client.close(close.clone()).await {
                 Ok(closed) => break closed,
-                Err(error) => self.client().wait_for_room(error, until).await?,
+                Err(error) => self.client.wait_for_room(error, until).await?,
             }
         };
         let commit_ns = asked.elapsed().as_nanos() as u64;
@@ -335,9 +359,9 @@ impl Session<'_> {
         let abort = Abort { session: self.id, tenant: self.prompt.tenant.clone(), last_step: self.last_step };
         let until = Instant::now() + self.core.config.room_patience;
         loop {
-            match self.client().abort(abort.clone()).await {
+            match self.client.abort(abort.clone()).await {
                 Ok(_) => return Ok(over),
-                Err(error) => self.client().wait_for_room(error, until).await?,
+                Err(error) => self.client.wait_for_room(error, until).await?,
             }
         }
     }
@@ -390,10 +414,6 @@ impl Session<'_> {
 
     fn page_tokens(&self) -> u32 {
         self.core.config.manifest.page_tokens
-    }
-
-    fn client(&self) -> &Client {
-        self.core.lead()
     }
 }
 
