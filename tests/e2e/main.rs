@@ -1,6 +1,7 @@
 //! Groups spread over processes: real processes of the program, a real nats-server, an engine in this one.
 //! Without a nats-server everything here prints "skipped"; where `CI` is `true` it fails.
 
+mod collectors;
 mod processes;
 mod receiver;
 mod refused;
