@@ -41,6 +41,9 @@ pub struct BusBenchArgs {
     /// A NATS server to use; else one is started, if one is found
     #[arg(long, value_name = "URL")]
     pub nats_url: Option<String>,
+    /// A collector that takes OTLP over gRPC: everything once more with 1 % and with all requests exported to it
+    #[arg(long, value_name = "URL")]
+    pub collector: Option<String>,
 }
 
 /// What was measured.
@@ -72,6 +75,12 @@ pub struct SkippedBus {
 pub struct BusFigures {
     /// `memory` or `nats`.
     pub bus: &'static str,
+    /// Requests of a thousand whose spans were exported; absent with export off.
+    pub traced_permille: Option<u32>,
+    /// Spans that the collector took.
+    pub spans_exported: u64,
+    /// Spans that were lost on the way to it.
+    pub spans_lost: u64,
     /// Round trips on the bus for one `open` without pressure, the engine's own among them: frames by two.
     pub round_trips_per_open: f64,
     /// One request and its reply, with a body as large as that of `open`.
@@ -133,12 +142,12 @@ pub enum BusBenchError {
 /// [`BusBenchError`].
 pub async fn run(args: &BusBenchArgs, mut progress: impl FnMut()) -> Result<Report, BusBenchError> {
     let mut skipped = Vec::new();
-    let mut buses = vec![measure(args, BusKind::Memory, "", &mut progress).await?];
+    let mut buses = measure_traced(args, BusKind::Memory, "", &mut progress).await?;
     match (&args.nats_url, find_nats_server(Path::new("."))) {
-        (Some(url), _) => buses.push(measure(args, BusKind::Nats, url, &mut progress).await?),
+        (Some(url), _) => buses.extend(measure_traced(args, BusKind::Nats, url, &mut progress).await?),
         (None, Some(program)) => {
             let server = NatsServer::start(&program, &[])?;
-            buses.push(measure(args, BusKind::Nats, &server.url(), &mut progress).await?);
+            buses.extend(measure_traced(args, BusKind::Nats, &server.url(), &mut progress).await?);
         }
         (None, None) => skipped.push(SkippedBus { bus: BusKind::Nats.name(), why: NO_SERVER }),
     }
@@ -148,19 +157,38 @@ pub async fn run(args: &BusBenchArgs, mut progress: impl FnMut()) -> Result<Repo
 /// One run: percentiles of the raw request, `open`, `step` and `close`.
 type Figures = [Percentiles; 4];
 
-async fn measure(
+/// One bus with export off, and where there is a collector with some and with all requests exported.
+async fn measure_traced(
     args: &BusBenchArgs,
     kind: BusKind,
     url: &str,
     progress: &mut impl FnMut(),
+) -> Result<Vec<BusFigures>, BusBenchError> {
+    let ratios = args.collector.iter().flat_map(|_| TRACED_PERMILLE);
+    let mut figures = Vec::new();
+    for traced in std::iter::once(None).chain(ratios.map(Some)) {
+        figures.push(measure(args, kind, url, traced, progress).await?);
+    }
+    Ok(figures)
+}
+
+async fn measure(
+    args: &BusBenchArgs,
+    kind: BusKind,
+    url: &str,
+    traced_permille: Option<u32>,
+    progress: &mut impl FnMut(),
 ) -> Result<BusFigures, BusBenchError> {
     let pages = args.requests.saturating_mul(args.runs + 1).saturating_mul(PAGES + 1);
-    let mut group = group(kind, url, pages)?;
+    let trace = traced_permille.and_then(|permille| Some((args.collector.clone()?, permille)));
+    let mut group = group(kind, url, pages, trace)?;
     let _folder = Folder::create(&mut group)?;
     let bus = connect(&group.config.bus).await?;
     let echo = Echo::start(&bus, &group.config.group.name).await?;
     let running = LocalGroup::start(&group, bus.clone()).await?;
-    let mut engine = Engine::start(bus.clone(), engine_config(&group)).await?;
+    let telemetry = running.telemetry().clone();
+    let engine = EngineConfig { spans: telemetry.spans(), ..engine_config(&group) };
+    let mut engine = Engine::start(bus.clone(), engine).await?;
     let mut made = Prompts { group: &group, made: 0 };
     // One run to warm up; its figures do not count.
     one_run(args, &bus, &echo, &mut engine, &mut made).await?;
@@ -182,8 +210,12 @@ async fn measure(
         let hundredths = runs.iter().map(|run| run[at].p50 * 100 / run[0].p50.max(1)).collect();
         median(hundredths) as f64 / 100.0
     };
+    let spans = telemetry.figures();
     Ok(BusFigures {
         bus: kind.name(),
+        traced_permille,
+        spans_exported: spans.exported,
+        spans_lost: spans.lost,
         round_trips_per_open,
         raw: of(0),
         open: of(1),
@@ -250,8 +282,11 @@ async fn count_round_trips(bus: &dyn Bus, client: &Client, made: &mut Prompts<'_
 }
 
 /// One rank without bytes and with room for everything, so that no request waits for an eviction.
-fn group(kind: BusKind, url: &str, pages: u32) -> Result<Checked, ConfigRefused> {
+fn group(kind: BusKind, url: &str, pages: u32, trace: Option<(String, u32)>) -> Result<Checked, ConfigRefused> {
     let mut config = built_in(&[])?;
+    if let Some((collector, ratio_permille)) = trace {
+        (config.trace.endpoint, config.trace.ratio_permille) = (collector, ratio_permille);
+    }
     config.model.components = components(config.group.page_tokens, true);
     (config.bus.kind, config.l1.pages, config.l2.pages) = (kind, pages, pages);
     if kind == BusKind::Nats {
@@ -333,6 +368,10 @@ impl fmt::Display for Report {
                 write!(f, "\n{:<8}{what:<10}{p50:>10}{p99:>10}{by_raw:>12.2}", bus.bus)?;
             }
             write!(f, "\n{:<8}round trips per open: {}", bus.bus, bus.round_trips_per_open)?;
+            if let Some(permille) = bus.traced_permille {
+                let (exported, lost) = (bus.spans_exported, bus.spans_lost);
+                write!(f, "\n{:<8}{permille} of 1000 traced: {exported} spans exported, {lost} lost", bus.bus)?;
+            }
         }
         for SkippedBus { bus, why } in &self.skipped {
             write!(f, "\n{bus:<8}skipped: {why}")?;
@@ -349,4 +388,6 @@ const RAW_BYTES: usize = 512;
 const RAW_DEADLINE: Duration = Duration::from_secs(5);
 const RAW_QUEUE: usize = 1_024;
 const COUNTED_OPENS: usize = 21;
+/// Requests of a thousand that are traced, where spans are exported at all.
+const TRACED_PERMILLE: [u32; 2] = [10, 1_000];
 const QUIET: Duration = Duration::from_millis(5);
