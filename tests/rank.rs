@@ -218,6 +218,27 @@ fn after_a_kill_exactly_the_sealed_rows_are_left() {
     rig.engine.assert_page(9, 2);
 }
 
+#[test]
+fn a_record_that_has_left_l2_is_not_in_the_next_inventory_and_another_in_its_slot_is() {
+    let mut rig = Rig::new();
+    rig.store(&[1, 2, 3], &[1, 2, 3]);
+    let key = |byte: u8| Key([byte; 16]);
+    let (slots, keys) = (Slots(vec![HostSlot(1), HostSlot(3)]), Keys(vec![key(1), key(77)]));
+    let unseal = RankIn::Unseal(Unseal { slots, keys });
+    for _ in 0..2 {
+        let op = rig.send(Address::Index, unseal.clone());
+        let Said::Index(IndexNews::OpSettled(_)) = rig.hear(op) else { panic!("no answer") };
+    }
+    let op = rig.send(Address::Index, RankIn::Inventory(Inventory { cursor: 0 }));
+    let Said::Index(IndexNews::InventoryPart(part)) = rig.hear(op) else { panic!("no inventory") };
+    assert_eq!(part.rows.iter().map(|row| row.slot).collect::<Vec<_>>(), [2, 3]);
+    for (slots, keys, field) in [(vec![HostSlot(SLOTS)], vec![key(1)], "slots"), (vec![HostSlot(2)], vec![], "keys")] {
+        let op = rig.send(Address::Index, RankIn::Unseal(Unseal { slots: Slots(slots), keys: Keys(keys) }));
+        let Said::Index(IndexNews::Rejected(rejected)) = rig.hear(op) else { panic!("{field} is taken") };
+        assert!(matches!(&rejected.refusal, Refusal::Malformed(malformed) if malformed.field == field));
+    }
+}
+
 /// Two sealed slots, one complete without verdict, one overwritten in part, one sealed and reserved again.
 #[test]
 #[ignore = "the other process of a test that kills it"]

@@ -64,6 +64,7 @@ fn two_million_steps_find_nothing() {
         ("rank deaths", reports.iter().map(|report| report.stats.rank_deaths).sum()),
         ("engine deaths", reports.iter().map(|report| report.stats.engine_deaths).sum()),
         ("control deaths", reports.iter().map(|report| report.stats.control_deaths).sum()),
+        ("deaths while sending", reports.iter().map(|report| report.stats.deaths_while_sending).sum()),
     ] {
         assert!(total > 20, "a world in which {what} happen {total} times proves little");
     }
@@ -119,6 +120,11 @@ fn slots_freed_while_a_copy_can_still_write_are_found() {
 #[test]
 fn a_parent_that_leaves_before_its_child_is_found() {
     is_found(Fault::ParentEvictedBeforeChild, &["invariant", "B10", "B5", "B6", "E1"], 40);
+}
+
+#[test]
+fn a_seal_that_outlives_its_page_is_found() {
+    is_found(Fault::SealOutlivesItsPage, &["E2"], 40);
 }
 
 #[test]

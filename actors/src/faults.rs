@@ -22,6 +22,8 @@ pub enum Fault {
     FreedWhileCopyCanStillWrite,
     /// The index gives up a page that still has children.
     ParentEvictedBeforeChild,
+    /// The index leaves the seals of records that leave L2.
+    SealOutlivesItsPage,
     /// Writer and loader take acknowledgements of other attempts and of dead ranks.
     StaleAttemptAccepted,
 }

@@ -53,6 +53,7 @@ impl Group {
             segment_bytes: 1,
             regions: vec![],
             last_step: 0,
+            born_ms: 0,
         });
         let op = group.op_of("attach");
         let attached = Attached { engine: ENGINE, pool_file: String::new(), words_offset: 0, load_slots_offset: 0 };

@@ -158,7 +158,7 @@ pub const MESSAGES: [(&str, &[&str]); 6] = [
     ),
     ("writer", &["rank_is", "backup", "reserved", "copy_ack", "backup_verdict", "sealed"]),
     ("loader", &["rank_is", "load", "reserved", "copy_ack", "release_slot"]),
-    (RANK, &["adopt", "inventory", "attach", "watch", "backup_copy", "load_copy", "seal"]),
+    (RANK, &["adopt", "inventory", "attach", "watch", "backup_copy", "load_copy", "seal", "unseal"]),
 ];
 
 #[cfg(test)]
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn every_name_is_read_back_and_stands_once() {
         let names = names();
-        assert_eq!(names.len(), 42 * 3 + 6);
+        assert_eq!(names.len(), 43 * 3 + 6);
         for name in &names {
             assert_eq!(Point::parse(name).map(|point| point.to_string()).as_ref(), Some(name));
             assert_eq!(names.iter().filter(|other| *other == name).count(), 1, "{name}");

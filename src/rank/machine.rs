@@ -110,6 +110,7 @@ pub(super) struct Counts {
     pub(super) wait_us: u64,
     pub(super) all_layers_at_end: u64,
     pub(super) sealed: u64,
+    pub(super) unsealed: u64,
     pub(super) refused: u64,
     pub(super) stale: u64,
     pub(super) verified: u64,
@@ -338,6 +339,7 @@ impl RankMachine {
             | RankIn::Watch(_)
             | RankIn::LayerReady(_)
             | RankIn::Seal(_)
+            | RankIn::Unseal(_)
             | RankIn::Stop(_)
             | RankIn::OpSettled(_) => return false,
         };
@@ -373,6 +375,7 @@ impl Machine for RankMachine {
             RankIn::BackupCopy(msg) => self.backup_copy(now, from, &msg, out),
             RankIn::LoadCopy(msg) => self.load_copy(now, from, &msg, out),
             RankIn::Seal(msg) => self.seal(from, &msg, out),
+            RankIn::Unseal(msg) => self.unseal(from, &msg, out),
             RankIn::Stop(msg) => self.stop(now, from, &msg, out),
             RankIn::OpSettled(_) => drop(self.damaged.answered((from.op, 0))),
         }
@@ -428,6 +431,7 @@ impl Machine for RankMachine {
             ("rank.wait_us", counts.wait_us),
             ("rank.all_layers_at_end", counts.all_layers_at_end),
             ("rank.sealed", counts.sealed),
+            ("rank.unsealed", counts.unsealed),
             ("rank.refused", counts.refused),
             ("rank.stale", counts.stale),
             ("rank.verified", counts.verified),

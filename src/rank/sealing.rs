@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use hicached_actors::machine::{Effect, Sender};
 use hicached_actors::protocol::{
-    Damaged, Inventory, InventoryPart, InventoryRow, Malformed, Outgoing, Rank, Refusal, Seal, Sealed, Time, Unknown,
-    WriterIn, WrongState,
+    Damaged, Inventory, InventoryPart, InventoryRow, Malformed, OpSettled, Outgoing, Rank, Refusal, Seal, Sealed, Time,
+    Unknown, Unseal, WriterIn, WrongState,
 };
 use hicached_kernels::layout::Component;
 
@@ -66,6 +66,24 @@ impl RankMachine {
                 Ok(())
             }
         }
+    }
+
+    /// Takes the seals of records away that have left L2; a slot that holds another page is in a later use.
+    pub(super) fn unseal(&mut self, from: &Sender, msg: &Unseal, out: &mut Vec<Effect>) {
+        let (slots, keys) = (&msg.slots.0, &msg.keys.0);
+        let checked = same_length("keys", keys.len(), slots.len()).and_then(|()| {
+            let limit = self.pool.slots();
+            let beyond = slots.iter().find(|slot| slot.0 >= limit);
+            beyond.map_or(Ok(()), |slot| Err(Malformed::new("slots", slot.0, format_args!("below {limit}")).into()))
+        });
+        if let Err(refusal) = checked {
+            return self.reject(from, refusal, out);
+        }
+        let table = self.pool.table();
+        let meant =
+            slots.iter().zip(keys).filter(|(slot, key)| table.sealed(slot.0).is_some_and(|row| row.key == **key));
+        self.counts.unsealed += meant.map(|(slot, _)| table.clear(slot.0)).count() as u64;
+        super::machine::to_index(OpSettled {}.into(), from.op, out);
     }
 
     /// This rank's slots of a verdict, and whether each is kept.

@@ -1,6 +1,9 @@
 //! Giving copies up: for an evictor that makes room, for an operator who flushes, for a damaged record.
 
+use std::collections::BTreeSet;
+
 use super::tree::{NodeId, TakenCopy, Victim};
+use super::unseals::Gone;
 use super::{CALL, Index, Placed, WritePolicy, reply};
 use crate::faults::Fault;
 use crate::machine::{Effect, ReplyTo, Sender, Trace};
@@ -21,7 +24,7 @@ pub(super) struct EvictOp {
     span: Option<Box<Span>>,
 }
 
-/// A flush that waits for the allocator.
+/// A flush that waits for the allocator and the ranks.
 #[derive(Debug)]
 pub(super) struct FlushOp {
     reply: Option<ReplyTo>,
@@ -31,6 +34,8 @@ pub(super) struct FlushOp {
     l1_kept: u32,
     l2_kept: u32,
     freed: bool,
+    /// What asks ranks to unseal: its own records, and those that left L2 before and could come back as well.
+    unseals: BTreeSet<OpId>,
 }
 
 /// What happens once the allocator has pages back.
@@ -44,6 +49,16 @@ pub(super) enum FreeThen {
     Flush(OpId),
     /// L1 is open.
     Lanes,
+}
+
+impl FlushOp {
+    pub(super) fn unsealed(&mut self, op: OpId) {
+        self.unseals.remove(&op);
+    }
+
+    fn is_done(&self) -> bool {
+        self.freed && self.unseals.is_empty()
+    }
 }
 
 impl EvictOp {
@@ -87,7 +102,7 @@ impl Index {
                     flush.freed = true;
                 }
             }
-            Some(FreeThen::Lanes) => self.lanes_opened(now, out),
+            Some(FreeThen::Lanes) => self.lanes_opened(now),
         }
     }
 
@@ -174,20 +189,15 @@ impl Index {
     }
 
     fn give_back(&mut self, now: Time, tier: Tier, victims: &[Victim], then: FreeThen, out: &mut Vec<Effect>) {
-        let (mut l1, mut l2) = (Vec::new(), Vec::new());
-        for victim in victims {
-            match victim.copy {
-                TakenCopy::L1(page) => l1.push(page),
-                TakenCopy::L2(rank, slot) => l2.push((rank, slot)),
-            }
-        }
+        let (l1, gone) = parted(victims.iter().map(|victim| (victim.key, victim.copy)));
         match tier {
             Tier::L1 => self.counts.evicted_l1 += victims.len() as u64,
             Tier::L2 => self.counts.evicted_l2 += victims.len() as u64,
         }
         let keys: Vec<Key> = victims.iter().map(|victim| victim.key).collect();
         self.removed(tier, &keys, out);
-        self.free(now, l1, l2, then, out);
+        self.free(now, l1, placed(&gone), then, out);
+        self.unseal(now, &gone, out);
     }
 
     pub(super) fn flush(
@@ -207,7 +217,7 @@ impl Index {
         if !self.recovery.is_rebuilt() {
             return Err(self.busy("recovery", 0));
         }
-        let (mut l1, mut l2, mut kept) = (Vec::new(), Vec::new(), [0; 2]);
+        let (mut copies, mut kept) = (Vec::new(), [0; 2]);
         for tier in [Tier::L1, Tier::L2] {
             let number = if tier == Tier::L1 { 1 } else { 2 };
             if msg.tier != 0 && msg.tier != number {
@@ -216,14 +226,11 @@ impl Index {
             let taken;
             (taken, kept[number as usize - 1]) = self.flush_tier(tier, msg);
             let keys: Vec<Key> = taken.iter().map(|(key, _)| *key).collect();
-            for (_, copy) in taken {
-                match copy {
-                    TakenCopy::L1(page) => l1.push(page),
-                    TakenCopy::L2(rank, slot) => l2.push((rank, slot)),
-                }
-            }
+            copies.extend(taken);
             self.removed(tier, &keys, out);
         }
+        let (l1, gone) = parted(copies.into_iter());
+        self.unseal(now, &gone, out);
         if msg.tier == 0 && msg.salt.is_empty() && msg.prefix.0.is_empty() {
             self.counts.backups_dropped += self.parked_backups.len() as u64;
             self.parked_backups.clear();
@@ -232,14 +239,15 @@ impl Index {
             reply: from.reply.clone(),
             op: from.op,
             l1: l1.len() as u32,
-            l2: l2.len() as u32,
+            l2: gone.len() as u32,
             l1_kept: kept[0],
             l2_kept: kept[1],
-            freed: l1.is_empty() && l2.is_empty(),
+            freed: l1.is_empty() && gone.is_empty(),
+            unseals: self.unseals.keys().copied().collect(),
         };
         let then = if flush.freed { FreeThen::Nothing } else { FreeThen::Flush(from.op) };
         self.flushes.insert(from.op, flush);
-        self.free(now, l1, l2, then, out);
+        self.free(now, l1, placed(&gone), then, out);
         Ok(())
     }
 
@@ -294,19 +302,19 @@ impl Index {
         self.tree.clear_l2(node)
     }
 
-    /// Answers flushes whose pages the allocator has.
+    /// Answers flushes whose pages the allocator has, and whose records no restart brings back.
     pub(super) fn answer_flushes(&mut self, out: &mut Vec<Effect>) {
-        if self.flushes.values().all(|flush| !flush.freed) {
+        if self.flushes.values().all(|flush| !flush.is_done()) {
             return;
         }
         let in_flight = self.in_flight() as u32;
         self.flushes.retain(|_, flush| {
-            if flush.freed {
+            if flush.is_done() {
                 let FlushOp { l1, l2, l1_kept, l2_kept, .. } = *flush;
                 let answer = Flushed { l1, l2, l1_kept, l2_kept, in_flight };
                 reply(flush.reply.clone(), flush.op, answer, out);
             }
-            !flush.freed
+            !flush.is_done()
         });
     }
 
@@ -328,7 +336,7 @@ impl Index {
     pub(super) fn drop_l2_behind(&mut self, now: Time, node: NodeId, out: &mut Vec<Effect>) {
         let mut behind = Vec::new();
         self.tree.descendants(node, Tier::L2, &mut behind);
-        let (mut slots, mut keys) = (Vec::new(), Vec::new());
+        let (mut gone, mut keys) = (Vec::new(), Vec::new());
         for node in behind.into_iter().rev() {
             let view = self.tree.page(node);
             if view.children[1] > 0 || view.pins[1] > 0 || view.holds[1] > 0 {
@@ -336,13 +344,15 @@ impl Index {
                 self.lost.insert(view.key);
                 continue;
             }
-            slots.push(self.clear_l2(node));
+            let (rank, slot) = self.clear_l2(node);
+            gone.push((rank, slot, view.key));
             keys.push(view.key);
             self.tree.prune(node);
         }
         self.counts.evicted_l2 += keys.len() as u64;
         self.removed(Tier::L2, &keys, out);
-        self.free(now, Vec::new(), slots, FreeThen::Nothing, out);
+        self.free(now, Vec::new(), placed(&gone), FreeThen::Nothing, out);
+        self.unseal(now, &gone, out);
     }
 
     /// The component that made `node` a quarantined record.
@@ -350,6 +360,23 @@ impl Index {
         let key = self.tree.page(node).key;
         self.damaged_components.get(&key).cloned().unwrap_or_else(|| "record".to_owned())
     }
+}
+
+/// Copies by tier.
+fn parted(copies: impl Iterator<Item = (Key, TakenCopy)>) -> (Vec<PageId>, Vec<Gone>) {
+    let (mut l1, mut l2) = (Vec::new(), Vec::new());
+    for (key, copy) in copies {
+        match copy {
+            TakenCopy::L1(page) => l1.push(page),
+            TakenCopy::L2(rank, slot) => l2.push((rank, slot, key)),
+        }
+    }
+    (l1, l2)
+}
+
+/// The slots of records that have left L2.
+pub(super) fn placed(gone: &[Gone]) -> Vec<Placed> {
+    gone.iter().map(|(rank, slot, _)| (*rank, *slot)).collect()
 }
 
 /// Most pages one eviction takes: a handler does bounded work.

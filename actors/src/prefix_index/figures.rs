@@ -40,7 +40,7 @@ impl Index {
     pub(super) fn figures(&self) -> Vec<(&'static str, u64)> {
         let resident = |tier| (0..self.config.cp_size()).map(|r| self.tree.counts(tier, Rank(r)).resident()).sum();
         let c = &self.counts;
-        vec![
+        let mut all = vec![
             ("index.opens", c.opens),
             ("index.refusals", c.refusals),
             ("index.hits_l1", c.hits_l1),
@@ -77,8 +77,11 @@ impl Index {
             ("index.private_l1", self.private_pages().len() as u64),
             ("index.memory_bytes", self.tree.memory_bytes() as u64),
             ("index.leaked_pages", self.census.leaked),
+            ("index.unseals_open", self.unseals.len() as u64),
             ("index.salts", self.salts.len() as u64),
             ("index.serving", u64::from(self.is_serving())),
-        ]
+        ];
+        all.extend(self.recovery.figures());
+        all
     }
 }

@@ -37,6 +37,8 @@ struct EngineRank {
     attach: OpId,
     attached: Option<Attached>,
     waiting: Option<(ReplyTo, OpId)>,
+    /// Its last sign of life.
+    heard: Time,
 }
 
 impl Members {
@@ -62,6 +64,12 @@ impl Members {
 
     pub(super) fn knows_engine(&self, engine: Incarnation) -> bool {
         self.ranks.iter().filter_map(|m| m.engine.as_ref()).any(|e| e.register.engine == engine)
+    }
+
+    /// A sign of life of `engine`.
+    pub(super) fn heard(&mut self, now: Time, engine: Incarnation) {
+        let engines = self.ranks.iter_mut().filter_map(|member| member.engine.as_mut());
+        engines.filter(|known| known.register.engine == engine).for_each(|known| known.heard = now);
     }
 
     pub(super) fn is_engine_of(&self, rank: Rank, engine: Incarnation) -> bool {
@@ -121,6 +129,7 @@ impl Members {
 impl Index {
     /// Asks the ranks who they are; the first thing an incarnation does.
     pub fn start(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.recovery.begin(now);
         self.adopt_all(now, out);
     }
 
@@ -218,6 +227,13 @@ impl Index {
         if known == Some(msg.engine) {
             return self.register_again(now, from, msg, out);
         }
+        let lease_ms = self.config.lease_ms;
+        let is_late =
+            |engine: &EngineRank| msg.born_ms < engine.register.born_ms && now < engine.heard.plus_ms(lease_ms);
+        if member.engine.as_ref().is_some_and(is_late) {
+            // Dead before it was heard, or a clock that went back: then it takes the place when the other is silent.
+            return Err(self.busy("registration", 0));
+        }
         let (before, engine) = (member.filled_by, msg.engine);
         if let Some(old) = before.filter(|old| *old != engine) {
             self.members.replace(old);
@@ -232,7 +248,8 @@ impl Index {
                 member.passed = 0;
             }
             member.filled_by = Some(engine);
-            member.engine = Some(EngineRank { register: msg, attach: OpId::default(), attached: None, waiting });
+            let attach = OpId::default();
+            member.engine = Some(EngineRank { register: msg, attach, attached: None, waiting, heard: now });
         }
         self.attach(now, rank, out);
         Ok(())
@@ -252,6 +269,7 @@ impl Index {
             let (yours, mine) = (msg.segment, engine.register.segment.clone());
             return Err(Mismatch { field: "segment".to_owned(), yours, mine }.into());
         }
+        engine.heard = now;
         engine.waiting = from.reply.clone().map(|to| (to, from.op));
         if engine.attached.is_some() {
             self.answer_registered(rank, out);
@@ -316,6 +334,15 @@ impl Index {
         if let Some((to, op)) = member.engine.take().and_then(|engine| engine.waiting) {
             self.counts.refusals += 1;
             reply(Some(to), op, msg.refusal, out);
+        }
+    }
+
+    /// A sign of life of an engine.
+    pub(super) fn renew(&mut self, now: Time, engine: Incarnation) {
+        if let Some(until) = self.leases.get_mut(&engine) {
+            self.deadlines.remove(&(*until, Due::Lease(engine)));
+            *until = now.plus_ms(self.config.lease_ms);
+            self.deadlines.insert((*until, Due::Lease(engine)));
         }
     }
 

@@ -33,6 +33,7 @@ mod steps;
 #[cfg(test)]
 mod tests;
 pub mod tree;
+mod unseals;
 mod write_back;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -91,6 +92,8 @@ pub struct Index {
     evicted: EvictedKeys,
     flushes: BTreeMap<OpId, FlushOp>,
     freeing: BTreeMap<OpId, FreeThen>,
+    /// Records that have left L2, by what asks their rank to unseal them.
+    unseals: BTreeMap<OpId, (Rank, Vec<(HostSlot, Key)>)>,
     /// Ops that read an L1 page, by page id.
     page_holds: Vec<u8>,
     /// Pages to free when their last hold ends.
@@ -158,6 +161,7 @@ impl Index {
             evicted: EvictedKeys::new(config.evicted_keys_max),
             flushes: BTreeMap::new(),
             freeing: BTreeMap::new(),
+            unseals: BTreeMap::new(),
             page_holds: vec![0; l1_pages],
             doomed: BTreeSet::new(),
             outlived: BTreeMap::new(),
@@ -224,6 +228,7 @@ impl Index {
             Request::Abort(msg) => self.abort(now, from, &msg, out),
             Request::Heartbeat(msg) => {
                 if self.members.knows_engine(msg.engine) {
+                    self.members.heard(now, msg.engine);
                     self.renew(now, msg.engine);
                     reply(from.reply.clone(), from.op, Done { control: self.control }, out);
                     Ok(())
@@ -319,18 +324,10 @@ impl Index {
         reply(from.reply.clone(), from.op, refusal, out);
     }
 
-    /// A verdict is carried out, a ring slot is taken back, or a rank's life is known.
+    /// A verdict is carried out, a ring slot is taken back, seals are gone, or a rank's life is known.
     fn op_settled(&mut self, op: OpId) {
-        if !self.backup_settled(op) && !self.ring_released(op) {
+        if !self.backup_settled(op) && !self.ring_released(op) && !self.unsealed(op) {
             self.calls.answered((op, CALL));
-        }
-    }
-
-    fn renew(&mut self, now: Time, engine: Incarnation) {
-        if let Some(until) = self.leases.get_mut(&engine) {
-            self.deadlines.remove(&(*until, Due::Lease(engine)));
-            *until = now.plus_ms(self.config.lease_ms);
-            self.deadlines.insert((*until, Due::Lease(engine)));
         }
     }
 

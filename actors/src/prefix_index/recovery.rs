@@ -3,6 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use super::evictions::placed;
+use super::unseals::Gone;
 use super::{CALL, CALL_RANK, FreeThen, Index, NO_TRACE, Placed};
 use crate::machine::{Effect, Sender};
 use crate::protocol::{
@@ -20,6 +22,16 @@ pub(super) struct Recovery {
     restore: OpId,
     /// Rows of a restarted rank that the allocator is asked to take.
     adopting: BTreeMap<OpId, Adopting>,
+    times: Times,
+}
+
+/// When the incarnation began, and the ends of what came after; zero for what is still to come.
+#[derive(Debug, Default)]
+struct Times {
+    began: Time,
+    read: Time,
+    rebuilt: Time,
+    serving: Time,
 }
 
 #[derive(Debug)]
@@ -49,6 +61,8 @@ struct Table {
     rows: Vec<InventoryRow>,
     cursor: u32,
     read: bool,
+    /// What left L2 since the life began that shows the table: its rows may still say that it is sealed.
+    left: BTreeSet<(u32, Key)>,
 }
 
 impl Recovery {
@@ -59,7 +73,21 @@ impl Recovery {
             parts: VecDeque::new(),
             restore: OpId::default(),
             adopting: BTreeMap::new(),
+            times: Times::default(),
         }
+    }
+
+    /// The incarnation begins.
+    pub(super) const fn begin(&mut self, now: Time) {
+        self.times.began = now;
+    }
+
+    /// Microseconds from the begin of the incarnation to the end of each part of its recovery, 0 before that: page
+    /// tables are read; the tree is built and the allocator knows; L1 is open, too.
+    pub(super) fn figures(&self) -> [(&'static str, u64); 3] {
+        let Times { began, read, rebuilt, serving } = self.times;
+        let us = |end: Time| end.ns.saturating_sub(began.ns) / 1_000;
+        [("index.read_us", us(read)), ("index.rebuilt_us", us(rebuilt)), ("index.serving_us", us(serving))]
     }
 
     /// Whether the page table of the rank's present life is known.
@@ -83,6 +111,13 @@ impl Recovery {
         }
     }
 
+    /// Records of `rank` leave L2.
+    pub(super) fn left(&mut self, rank: Rank, records: &[(HostSlot, Key)]) {
+        if let Some(table) = self.tables.get_mut(usize::from(rank.0)).filter(|table| !table.read) {
+            table.left.extend(records.iter().map(|(slot, key)| (slot.0, *key)));
+        }
+    }
+
     pub(super) fn is_adopting_rows(&self, op: OpId) -> bool {
         self.adopting.contains_key(&op)
     }
@@ -95,9 +130,13 @@ impl Index {
     }
 
     pub(super) fn ask_inventory(&mut self, now: Time, rank: Rank, cursor: u32, out: &mut Vec<Effect>) {
+        let left: BTreeSet<(u32, Key)> = match cursor {
+            0 => self.leaving(rank).map(|(slot, key)| (slot.0, key)).collect(),
+            _ => BTreeSet::new(),
+        };
         let Some(table) = self.recovery.tables.get_mut(usize::from(rank.0)) else { return };
         if cursor == 0 {
-            *table = Table::default();
+            *table = Table { left, ..Table::default() };
         }
         table.cursor = cursor;
         let msg = Outgoing::Rank(rank, RankIn::from(Inventory { cursor }));
@@ -117,7 +156,8 @@ impl Index {
         }
         table.read = true;
         if self.recovery.phase != Phase::Reading {
-            let rows = std::mem::take(&mut table.rows);
+            let (mut rows, left) = (std::mem::take(&mut table.rows), std::mem::take(&mut table.left));
+            rows.retain(|row| !left.contains(&(row.slot, row.key)));
             return self.rank_came_back(now, rank, rows, out);
         }
         if self.recovery.tables.iter().all(|table| table.read) {
@@ -132,14 +172,18 @@ impl Index {
             rows.extend(std::mem::take(&mut table.rows).into_iter().map(|row| (row.position, Rank(n), row)));
         }
         rows.sort_by_key(|(position, rank, row)| (*position, *rank, std::cmp::Reverse(row.generation), row.slot));
-        let mut taken: Vec<Placed> = Vec::new();
+        let (mut taken, mut orphans): (Vec<Placed>, Vec<Gone>) = (Vec::new(), Vec::new());
         for (_, rank, row) in rows {
             if self.place_row(rank, &row) {
                 taken.push((rank, HostSlot(row.slot)));
+            } else {
+                orphans.push((rank, HostSlot(row.slot), row.key));
             }
         }
+        self.unseal(now, &orphans, out);
         self.counts.stored_l2 += taken.len() as u64;
         self.recovery.phase = Phase::Restoring;
+        self.recovery.times.read = now;
         self.recovery.restore = self.ids.draw();
         let chunks = taken.chunks(RESTORE_SLOTS_MAX);
         let mut parts: VecDeque<Restore> = chunks.zip(0..).map(|(chunk, part)| restore(chunk, part, false)).collect();
@@ -186,6 +230,7 @@ impl Index {
             }
             None => {
                 self.recovery.phase = Phase::Closed;
+                self.recovery.times.rebuilt = now;
                 self.open_lanes_if_proven(now, out);
             }
         }
@@ -217,8 +262,9 @@ impl Index {
         self.calls.call(now, (op, CALL), msg, &NO_TRACE, out);
     }
 
-    pub(super) fn lanes_opened(&mut self, _now: Time, _out: &mut Vec<Effect>) {
+    pub(super) fn lanes_opened(&mut self, now: Time) {
         self.recovery.phase = Phase::Serving;
+        self.recovery.times.serving = now;
     }
 
     /// A rank restarted: what its pool no longer holds leaves L2, what it holds and nobody knew may enter.
@@ -242,11 +288,20 @@ impl Index {
         }
         self.drop_lost(now, out);
         let mut known = BTreeSet::new();
-        let mut new: Vec<InventoryRow> = rows
-            .into_iter()
-            .filter(|row| self.tree.find(&row.key).is_none_or(|node| self.tree.page(node).l2.is_none()))
-            .filter(|row| known.insert(row.key))
-            .collect();
+        let (mut new, mut spare) = (Vec::new(), Vec::new());
+        for row in rows {
+            let copy = self.tree.find(&row.key).and_then(|node| self.tree.page(node).l2);
+            let slot = (rank, HostSlot(row.slot));
+            if copy == Some(slot) {
+                continue;
+            }
+            if copy.is_none() && known.insert(row.key) {
+                new.push(row);
+            } else {
+                spare.push((rank, slot.1, row.key));
+            }
+        }
+        self.unseal(now, &spare, out);
         new.sort_by_key(|row| (row.position, row.slot));
         self.adopt_rows(now, rank, new, out);
     }
@@ -281,16 +336,23 @@ impl Index {
             if is_current && self.place_row(rank, row) {
                 self.counts.stored_l2 += 1;
             } else {
-                back.push((rank, HostSlot(row.slot)));
+                back.push((rank, HostSlot(row.slot), row.key));
             }
         }
-        self.free(now, Vec::new(), back, FreeThen::Nothing, out);
+        self.free(now, Vec::new(), placed(&back), FreeThen::Nothing, out);
+        if is_current {
+            self.unseal(now, &back, out);
+        }
     }
 
     /// Some slot is in use by a newer op: the rows of this chunk are not worth a second look.
     pub(super) fn rows_rejected(&mut self, now: Time, op: OpId, out: &mut Vec<Effect>) {
-        if let Some(adopting) = self.recovery.adopting.remove(&op) {
-            self.end_adopting(now, adopting.rank, out);
+        if let Some(Adopting { rank, life, rows }) = self.recovery.adopting.remove(&op) {
+            if self.members.life_of(rank) == life {
+                let gone: Vec<Gone> = rows.iter().map(|row| (rank, HostSlot(row.slot), row.key)).collect();
+                self.unseal(now, &gone, out);
+            }
+            self.end_adopting(now, rank, out);
         }
     }
 
@@ -299,7 +361,7 @@ impl Index {
         if self.lost.is_empty() {
             return;
         }
-        let (mut slots, mut keys) = (Vec::new(), Vec::new());
+        let (mut gone, mut keys) = (Vec::new(), Vec::new());
         let quarantined = |key: &Key| self.tree.find(key).map(|node| self.tree.page(node)).filter(|p| p.is_quarantined);
         self.lost.retain(|key| quarantined(key).is_some());
         let mut behind: Vec<(u32, Key)> =
@@ -312,13 +374,15 @@ impl Index {
             if view.children[1] > 0 || view.pins[1] > 0 || view.holds[1] > 0 {
                 continue;
             }
-            slots.push(self.clear_l2(node));
+            let (rank, slot) = self.clear_l2(node);
+            gone.push((rank, slot, key));
             keys.push(key);
             self.tree.prune(node);
             self.lost.remove(&key);
         }
         self.removed(Tier::L2, &keys, out);
-        self.free(now, Vec::new(), slots, FreeThen::Nothing, out);
+        self.free(now, Vec::new(), placed(&gone), FreeThen::Nothing, out);
+        self.unseal(now, &gone, out);
     }
 }
 

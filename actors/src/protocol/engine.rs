@@ -36,6 +36,9 @@ wire! {
         pub regions: Vec<Region>,
         /// The last step this engine launched, 0 before the first.
         pub last_step: u64,
+        /// When this life of the engine began, in milliseconds by its machine's clock. A message of a life that died
+        /// before it was heard may come late, and must not replace its successor.
+        pub born_ms: u64 = default,
     }
     /// The rank joined.
     pub struct Registered {

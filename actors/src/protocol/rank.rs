@@ -163,6 +163,14 @@ wire! {
         /// Their owners.
         pub owners: Owners,
     }
+    /// These records have left L2: they count no more, in this life or a later one. A slot that holds another page
+    /// by then is left alone.
+    pub struct Unseal {
+        /// Host slots of this rank.
+        pub slots: Slots,
+        /// The page that each held.
+        pub keys: Keys,
+    }
     /// Sealed.
     pub struct Sealed {
         /// The rank.
@@ -203,6 +211,8 @@ wire_enum! {
         "load_copy" => LoadCopy(LoadCopy),
         /// Seal.
         "seal" => Seal(Seal),
+        /// Take seals away.
+        "unseal" => Unseal(Unseal),
         /// Stop a try.
         "stop" => Stop(Stop),
         /// The index has heard of a damaged record.

@@ -20,7 +20,10 @@ impl Sim {
             self.cut_two();
         }
         if self.net.chance.happens(mix.rank_death) {
-            self.kill_rank(rank);
+            match self.net.chance.happens(500) {
+                true => self.kill_rank(rank),
+                false => self.rank_dies_after = Some((rank, self.net.chance.within(0, 30))),
+            }
         }
         if self.net.chance.happens(mix.engine_death) {
             self.kill_engine();
@@ -29,7 +32,10 @@ impl Sim {
             self.lose_host(rank);
         }
         if self.net.chance.happens(mix.control_death) {
-            self.control_dies();
+            match self.net.chance.happens(500) {
+                true => self.control_dies(),
+                false => self.control_dies_after = Some(self.net.chance.within(0, 60)),
+            }
         }
         if self.net.chance.happens(mix.damage) {
             self.damage_some(rank);
@@ -191,6 +197,7 @@ impl Sim {
     /// Every fault ends, and whoever is dead comes back.
     pub fn heal(&mut self) {
         self.net.heal_all();
+        (self.rank_dies_after, self.control_dies_after) = (None, None);
         for rank in 0..self.sizes.cp {
             if !self.ranks[usize::from(rank)].is_alive() {
                 self.net.after_us(1_000, Event::Restart(Rank(rank)));

@@ -92,6 +92,12 @@ pub(crate) fn leaks(sim: &Sim) -> Vec<String> {
             left.push(format!("L{tier} has {free:?} free of {capacity} on each rank"));
         }
     }
+    for (rank, pool) in sim.memory.pools.iter().enumerate() {
+        let sealed = pool.rows.iter().filter(|row| row.sealed).count();
+        if sealed > 0 {
+            left.push(format!("a restart of rank {rank} brings {sealed} flushed pages back"));
+        }
+    }
     let index = index(sim);
     if index.in_flight() > 0 || !index.private_pages().is_empty() {
         left.push(format!("the index has {} in flight and {:?}", index.in_flight(), index.private_pages()));

@@ -88,6 +88,8 @@ pub struct Stats {
     pub engine_deaths: u64,
     /// Control groups that died.
     pub control_deaths: u64,
+    /// Of those of ranks and control groups: with a part of what they had to say on its way, the rest lost.
+    pub deaths_while_sending: u64,
     /// Sessions opened.
     pub opens: u64,
     /// Opened sessions with hits in L1.
@@ -133,6 +135,8 @@ pub struct Net {
     last: BTreeMap<(Address, To, bool), Time>,
     holds: Vec<Hold>,
     held: Vec<Message>,
+    /// A member that dies in the middle of sending, and how many messages still leave it.
+    last_words: Option<(Address, u64)>,
 }
 
 #[derive(Debug)]
@@ -157,6 +161,7 @@ impl Net {
             last: BTreeMap::new(),
             holds: Vec::new(),
             held: Vec::new(),
+            last_words: None,
         }
     }
 
@@ -196,8 +201,25 @@ impl Net {
         self.send(Message { from, to, bytes: parcel.bytes.into(), reply: None, trace: parcel.trace }, parcel.urgent);
     }
 
+    /// Of what `from` sends from now on only the next `messages` leave it.
+    pub fn cut_short(&mut self, from: Address, messages: u64) {
+        self.last_words = Some((from, messages));
+    }
+
+    /// Whoever was cut short has died.
+    pub fn has_died(&mut self) {
+        self.last_words = None;
+        self.stats.deaths_while_sending += 1;
+    }
+
     /// Puts a message on the bus.
     pub fn send(&mut self, message: Message, urgent: bool) {
+        if let Some((_, left)) = self.last_words.as_mut().filter(|(from, _)| *from == message.from) {
+            if *left == 0 {
+                return;
+            }
+            *left -= 1;
+        }
         if self.is_held(&message) {
             self.held.push(message);
             return;

@@ -52,6 +52,10 @@ pub struct Sim {
     pub traced: bool,
     /// Whether the engine acts by itself; a script acts for it.
     pub scripted: bool,
+    /// The control group handles so many more messages, and dies while it sends what comes of the next.
+    pub(crate) control_dies_after: Option<u64>,
+    /// So does a rank.
+    pub(crate) rank_dies_after: Option<(Rank, u64)>,
     pub(crate) pins: Vec<hicached_actors::protocol::Pin>,
     checks: Checks,
     pub(crate) spans: SpanChecks,
@@ -81,6 +85,8 @@ impl Sim {
             load: traffic::Load::Open,
             traced: false,
             scripted: false,
+            control_dies_after: None,
+            rank_dies_after: None,
             pins: Vec::new(),
             checks: Checks::default(),
             spans: SpanChecks::default(),
@@ -139,8 +145,8 @@ impl Sim {
         }
         match message.to {
             To::Actor(Address::Rank(rank)) => {
-                if let Some(process) = self.ranks.get_mut(at(rank)) {
-                    process.deliver(&mut self.net, &mut self.memory, &message.bytes);
+                if usize::from(rank.0) < self.ranks.len() {
+                    self.deliver_to_rank(rank, &message.bytes);
                 }
                 Ok(())
             }
@@ -151,6 +157,26 @@ impl Sim {
             }
             To::Request(number) => self.engine.take(&mut self.net, &self.memory, number, &message.bytes),
             To::Events => Ok(()),
+        }
+    }
+
+    fn deliver_to_rank(&mut self, rank: Rank, bytes: &[u8]) {
+        let due = self.rank_dies_after.as_mut().filter(|(mortal, _)| *mortal == rank).is_some_and(|(_, left)| {
+            *left = left.saturating_sub(1);
+            *left == 0
+        });
+        let dies = due && self.ranks[at(rank)].is_alive();
+        if dies {
+            let said = self.net.chance.within(0, 2);
+            self.net.cut_short(Address::Rank(rank), said);
+        }
+        self.ranks[at(rank)].deliver(&mut self.net, &mut self.memory, bytes);
+        if due {
+            self.rank_dies_after = None;
+        }
+        if dies {
+            self.kill_rank(rank);
+            self.net.has_died();
         }
     }
 
@@ -178,6 +204,14 @@ impl Sim {
         self.steps += 1;
         self.control.drive(to, |actor| act(actor, &mut out))?;
         self.spans.said(to, &out.spans)?;
+        let dies = self.control_dies_after.as_mut().is_some_and(|left| {
+            *left = left.saturating_sub(1);
+            *left == 0
+        });
+        if dies {
+            let said = self.net.chance.within(0, out.parcels.len() as u64);
+            out.parcels.truncate(said as usize);
+        }
         let truths = Truths { memory: &self.memory, ranks: &self.ranks, engine: &self.engine };
         for parcel in out.parcels {
             if self.traced {
@@ -187,6 +221,11 @@ impl Sim {
             self.spans.look(to, &parcel);
             self.net.note(&parcel.bytes);
             self.net.post(to, parcel);
+        }
+        if dies {
+            self.control_dies_after = None;
+            self.control_dies();
+            self.net.has_died();
         }
         self.arm(to);
         Ok(())

@@ -39,6 +39,7 @@ fn more_pages_than_a_message_carries_go_back_in_several() {
         segment_bytes: 1,
         regions: vec![],
         last_step: 0,
+        born_ms: 0,
     };
     script.deliver(Address::Engine, next, OpId::new(next, 1), IndexIn::Request(msg.into()));
     assert_eq!(script.freed().len(), 70_000);

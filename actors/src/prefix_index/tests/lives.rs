@@ -6,6 +6,10 @@ const NEXT_ENGINE: Incarnation = Incarnation([0xe1; 16]);
 const NEXT_RANK: Incarnation = Incarnation([0xa1; 16]);
 
 fn register_as(script: &mut Script, engine: Incarnation) -> OpId {
+    register_born(script, engine, 0)
+}
+
+fn register_born(script: &mut Script, engine: Incarnation, born_ms: u64) -> OpId {
     let op = OpId::new(engine, 1);
     let msg = Register {
         rank: Rank(0),
@@ -16,6 +20,7 @@ fn register_as(script: &mut Script, engine: Incarnation) -> OpId {
         segment_bytes: 1,
         regions: vec![],
         last_step: 0,
+        born_ms,
     };
     script.deliver(Address::Engine, engine, op, IndexIn::Request(msg.into()));
     op
@@ -37,6 +42,20 @@ fn pages_of_an_engine_whose_pool_could_not_be_mapped_again_are_not_served_to_the
     assert_eq!(script.freed(), [PageId(2), PageId(1)]);
     let op = register_as(&mut script, ENGINE);
     assert!(matches!(script.refusal(op), Refusal::Unknown(_)), "a replaced life is refused for good");
+}
+
+#[test]
+fn a_late_message_of_an_engine_that_died_unheard_does_not_replace_its_successor() {
+    let mut script = Script::serving(0);
+    let (successor, dead) = (Incarnation([0xe2; 16]), Incarnation([0xe3; 16]));
+    register_born(&mut script, successor, 9);
+    let attach = script.op_of("attach");
+    let op = register_born(&mut script, dead, 8);
+    assert!(matches!(script.refusal(op), Refusal::Busy(_)));
+    assert_eq!(script.op_of("attach"), attach, "the successor keeps its place");
+    script.pass_ms(script.index.config.lease_ms);
+    register_born(&mut script, dead, 8);
+    assert_ne!(script.op_of("attach"), attach, "one that is silent is replaced, whatever clocks say");
 }
 
 fn row(path: &[Key], at: usize, slot: u32) -> InventoryRow {

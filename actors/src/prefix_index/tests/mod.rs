@@ -10,6 +10,7 @@ mod quarantine;
 mod refusals;
 mod room;
 mod spans;
+mod unseals;
 
 use crate::machine::{Effect, Machine, ReplyTo, Sender, Trace};
 use crate::prefix_index::{Index, IndexConfig};
@@ -133,6 +134,7 @@ impl Script {
             segment_bytes: 1,
             regions: vec![],
             last_step: 0,
+            born_ms: 0,
         };
         self.ask(msg);
     }
@@ -304,6 +306,21 @@ impl Script {
         frees.into_iter().for_each(|op| self.news(Address::Allocator, op, Freed {}.into()));
     }
 
+    /// Every rank takes the seals away that it was asked to.
+    fn take_unseals(&mut self) {
+        let unseals: Vec<(Rank, OpId)> = self.unseals().into_iter().map(|(rank, op, _)| (rank, op)).collect();
+        unseals.into_iter().for_each(|(rank, op)| self.news_of(rank, op, OpSettled {}.into()));
+    }
+
+    /// What ranks were asked to unseal.
+    fn unseals(&self) -> Vec<(Rank, OpId, Unseal)> {
+        let unseals = self.sent.iter().filter_map(|(op, msg)| match msg {
+            Outgoing::Rank(rank, RankIn::Unseal(unseal)) => Some((*rank, *op, unseal.clone())),
+            _ => None,
+        });
+        unseals.collect()
+    }
+
     /// The newest backup asked of the writer.
     fn backup(&self) -> Backup {
         let newest = self.sent.iter().rev().find_map(|(_, msg)| match msg {
@@ -316,6 +333,7 @@ impl Script {
     fn flush(&mut self, flush: Flush) -> Flushed {
         let op = self.ask(flush);
         self.take_frees();
+        self.take_unseals();
         match self.answer(op) {
             Answer::Flushed(flushed) => flushed.clone(),
             other => panic!("not flushed: {other:?}"),

@@ -117,6 +117,7 @@ fn f25_a_worker_that_does_not_fit() {
         segment_bytes: 1,
         regions: vec![],
         last_step: 0,
+        born_ms: 0,
     };
     let mut page_16 = fits.clone();
     page_16.manifest.page_tokens = 16;

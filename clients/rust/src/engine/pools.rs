@@ -3,6 +3,8 @@
 //! For every (component, layer) a pool has a region of `pages` pages, side by side in the order of a record. Pages
 //! are named by group-wide ids; owner and physical page follow from the id.
 
+use std::time::SystemTime;
+
 use hicached_actors::protocol::{Incarnation, Key, PageId, Rank, Region, Register};
 
 use super::content::{Seed, difference};
@@ -27,6 +29,8 @@ pub(super) struct Pools {
     layers: [Vec<Vec<Piece>>; 2],
     regions: Vec<Region>,
     segments: Vec<Segment>,
+    /// When the engine began, in milliseconds since 1970.
+    born_ms: u64,
 }
 
 /// One piece that does not hold what it must.
@@ -67,7 +71,9 @@ impl Pools {
             Ok(files) => tracing::info!(files, "pools of engines that are gone were removed"),
             Err(error) => tracing::debug!(%error, "nobody looked for pools of engines that are gone"),
         }
-        let mut pools = Self { cp_size: manifest.cp_size, pages: config.pages, layers, regions, segments: Vec::new() };
+        let born_ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64);
+        let (cp_size, pages, segments) = (manifest.cp_size, config.pages, Vec::new());
+        let mut pools = Self { cp_size, pages, layers, regions, segments, born_ms };
         for (rank, engine) in engines.iter().enumerate() {
             let life = u64::from_be_bytes(engine.0[..8].try_into().unwrap_or_default());
             let path = left_over::pool_file(&config.folder, &config.group, rank, life);
@@ -89,6 +95,7 @@ impl Pools {
             segment_bytes: segment.len_bytes(),
             regions: self.regions.clone(),
             last_step,
+            born_ms: self.born_ms,
         }
     }
 

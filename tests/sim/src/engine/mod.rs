@@ -167,6 +167,7 @@ impl Engine {
             segment_bytes: offset,
             regions,
             last_step: self.next_step - 1,
+            born_ms: self.life_number.into(),
         }
     }
 

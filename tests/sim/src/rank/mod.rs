@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use hicached_actors::link::Link;
 use hicached_actors::protocol::{
     Address, Adopt, Attach, AttachRefused, Attached, BackupCopy, CopyAck, Damaged, Incarnation, IndexNews,
-    InventoryPart, InventoryRow, LoadCopy, LoaderIn, Mismatch, OpId, OpIds, Outgoing, Passed, Rank, RankHello, RankIn,
-    Refusal, Rejected, Seal, Sealed, Time, Unknown, WriterIn,
+    InventoryPart, InventoryRow, LoadCopy, LoaderIn, Mismatch, OpId, OpIds, OpSettled, Outgoing, Passed, Rank,
+    RankHello, RankIn, Refusal, Rejected, Seal, Sealed, Time, Unknown, WriterIn,
 };
 
 use crate::memory::{Memory, Pool};
@@ -125,6 +125,15 @@ impl RankProcess {
             RankIn::BackupCopy(copy) => self.start_backup(net, memory, from, op, copy),
             RankIn::LoadCopy(copy) => self.start_load(net, memory, from, op, copy),
             RankIn::Seal(seal) => self.seal(net, memory, from, op, &seal),
+            RankIn::Unseal(unseal) => {
+                let rows = &mut memory.pools[usize::from(self.rank.0)].rows;
+                for (slot, key) in unseal.slots.0.iter().zip(&unseal.keys.0) {
+                    if let Some(row) = rows.get_mut(slot.0 as usize).filter(|row| row.key == *key) {
+                        row.sealed = false;
+                    }
+                }
+                self.tell_index(net, op, OpSettled {}.into());
+            }
             RankIn::Stop(stop) => self.stop(net, memory, from, op, stop.attempt),
             RankIn::OpSettled(_) => {
                 self.damaged.remove(&op);
