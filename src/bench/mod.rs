@@ -3,3 +3,4 @@
 pub mod allocator;
 pub mod bus;
 pub mod index;
+pub mod recovery;

@@ -6,7 +6,8 @@ use clap::Subcommand;
 
 use super::{Failure, Progress, output, print_json, runtime};
 use crate::bench::bus::BusBenchError;
-use crate::bench::{allocator, bus, index};
+use crate::bench::recovery::RecoveryError;
+use crate::bench::{allocator, bus, index, recovery};
 use crate::replay::demo;
 use crate::replay::run::RunError;
 
@@ -19,6 +20,8 @@ pub(super) enum Bench {
     Bus(bus::BusBenchArgs),
     /// Look-ups and inserts of the prefix index on a recorded trace
     Index(index::IndexArgs),
+    /// Everything killed and started again: how long until it serves, and whether every page is served again
+    Recovery(recovery::RecoveryArgs),
 }
 
 impl From<BusBenchError> for Failure {
@@ -33,6 +36,24 @@ impl From<BusBenchError> for Failure {
             | BusBenchError::Client(_)
             | BusBenchError::Bus(_)
             | BusBenchError::Failed { .. } => Self::Fault(error.to_string()),
+        }
+    }
+}
+
+impl From<RecoveryError> for Failure {
+    fn from(error: RecoveryError) -> Self {
+        match error {
+            RecoveryError::Config(_) | RecoveryError::Folder(_) | RecoveryError::NoServer => {
+                Self::Usage(error.to_string())
+            }
+            RecoveryError::Interrupted(signal) => Self::Interrupted(signal),
+            RecoveryError::Io { .. }
+            | RecoveryError::Fleet(_)
+            | RecoveryError::NoBroker(_)
+            | RecoveryError::Engine(_)
+            | RecoveryError::Client(_)
+            | RecoveryError::Failed { .. }
+            | RecoveryError::Late { .. } => Self::Fault(error.to_string()),
         }
     }
 }
@@ -66,6 +87,21 @@ pub(super) fn run(bench: &Bench) -> Result<(), Failure> {
         Bench::Index(args) => {
             let report = index::run(args).map_err(|error| Failure::Usage(error.to_string()))?;
             print(args.json, &report)
+        }
+        Bench::Recovery(args) => {
+            let progress = Progress::new("groups", 2);
+            let mut done = 0;
+            let measured = runtime()?.block_on(recovery::run(args, || {
+                done += 1;
+                progress.at(done);
+            }));
+            drop(progress);
+            let report = measured?;
+            print(args.json, &report)?;
+            match report.runs.iter().find(|run| run.hit_pages != run.records) {
+                None => Ok(()),
+                Some(run) => Err(Failure::Fault(format!("{} of {} pages came back", run.hit_pages, run.records))),
+            }
         }
     }
 }

@@ -355,6 +355,15 @@ impl Fleet {
         killed
     }
 
+    /// Kills the processes at `places` at once and starts none of them again; returns when all are gone.
+    pub async fn kill_for_good(&mut self, places: &[usize]) {
+        for place in places {
+            self.end_input(*place);
+            self.kill(*place);
+        }
+        self.until_over(places, Instant::now() + KILL_MAX).await;
+    }
+
     async fn until_over(&mut self, places: &[usize], until: Instant) {
         while places.iter().any(|place| self.members[*place].child.is_some()) {
             let Ok(Some(told)) = timeout_at(until, self.told.recv()).await else { return };

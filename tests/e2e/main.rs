@@ -2,10 +2,12 @@
 //! Without a nats-server everything here prints "skipped"; where `CI` is `true` it fails.
 
 mod collectors;
+mod crash_points;
 mod processes;
 mod receiver;
 mod refused;
 mod replaced;
+mod rival;
 mod served;
 mod traces;
 

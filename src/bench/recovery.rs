@@ -1,0 +1,422 @@
+//! `hicached bench recovery`: everything of a group is killed and started again; how long until it serves, and whether
+//! every page is served again.
+//!
+//! The group is processes: a broker, the control group, each rank, and an engine in this one, which dies with its
+//! pools. What was sealed on the hosts is found again; the same prompts are asked again and every byte is compared.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use futures_util::stream;
+use hicached_actors::calls::draw;
+use hicached_actors::protocol::{Address, Key};
+use hicached_client::bus::Bus;
+use hicached_client::client::{Client, ClientError};
+use hicached_client::engine::{Engine, EngineError, Prompt, Report as Served};
+use hicached_client::tokens::PagePlan;
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use crate::bus::server::{find_nats_server, free_port};
+use crate::config::{BusKind, Checked, ComponentConfig, ConfigRefused};
+use crate::fleet::{Fleet, FleetError, Ready, Spec, to_toml};
+use crate::replay::folder::{Folder, FolderError};
+use crate::replay::load::Load;
+use crate::replay::options::built_in;
+use crate::replay::signals::Signals;
+use crate::shell::{NoBroker, connect};
+
+/// Arguments of `bench recovery`.
+#[derive(Args, Clone, Debug)]
+pub struct RecoveryArgs {
+    /// One JSON object in place of the table
+    #[arg(long)]
+    pub json: bool,
+    /// Host records of each run, in 10^9 bytes of memory; the device pool comes on top
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub gb: u32,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// One per size of a record.
+    pub runs: Vec<Recovered>,
+}
+
+/// One group that was killed.
+#[derive(Clone, Debug, Serialize)]
+pub struct Recovered {
+    /// Bytes of one record.
+    pub record_bytes: u64,
+    /// Sealed records, over all ranks.
+    pub records: u64,
+    /// Ranks, each a process.
+    pub ranks: u8,
+    /// How long it took to fill, bytes written and copied.
+    pub filled_ms: u64,
+    /// From the first start until the broker listens.
+    pub broker_ms: f64,
+    /// From there until every process says that it serves, the ranks with their pools attached.
+    pub started_ms: f64,
+    /// From the first start until the engine is registered and sessions can begin.
+    pub ready_ms: f64,
+    /// From the begin of the control group until every page table is read.
+    pub read_ms: f64,
+    /// From there until the tree is built and the allocator knows what is taken.
+    pub rebuilt_ms: f64,
+    /// From there until L1 is open: engines mapped, nothing launched before still running.
+    pub opened_ms: f64,
+    /// Records read and built into the tree, a second.
+    pub records_per_s: f64,
+    /// Pages that the same prompts were served from L2.
+    pub hit_pages: u64,
+    /// Bytes of them that were compared.
+    pub bytes_verified: u64,
+    /// Pieces of pages that were wrong.
+    pub mismatches: u64,
+}
+
+/// Why nothing was measured.
+#[derive(Debug, thiserror::Error)]
+pub enum RecoveryError {
+    /// The group of the bench does not pass its own check.
+    #[error(transparent)]
+    Config(#[from] ConfigRefused),
+    /// No place for pool files.
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// No broker to start.
+    #[error("no nats-server: not in $NATS_SERVER, .tools/nats/bin or $PATH")]
+    NoServer,
+    /// The operating system refused.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// Its error.
+        source: std::io::Error,
+    },
+    /// A process does not run.
+    #[error(transparent)]
+    Fleet(#[from] FleetError),
+    /// No connection.
+    #[error(transparent)]
+    NoBroker(#[from] NoBroker),
+    /// No engine.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A request was not answered.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Requests failed.
+    #[error("{failed} of {requests} requests failed: {first}")]
+    Failed {
+        /// How many.
+        failed: u64,
+        /// Of how many.
+        requests: u64,
+        /// Why the first did.
+        first: String,
+    },
+    /// The group does not come to where it should.
+    #[error("after {after:?} {what} is {have}, not {want}")]
+    Late {
+        /// Waited so long.
+        after: Duration,
+        /// A figure of the index.
+        what: &'static str,
+        /// What it is.
+        have: u64,
+        /// What it should be.
+        want: u64,
+    },
+    /// Ended by the signal of this number.
+    #[error("interrupted")]
+    Interrupted(u8),
+}
+
+/// Measures large and small records, one after the other. `progress` is called after each.
+///
+/// # Errors
+/// [`RecoveryError`]; nothing is left behind.
+pub async fn run(args: &RecoveryArgs, mut progress: impl FnMut()) -> Result<Report, RecoveryError> {
+    let mut signals = Signals::heard().map_err(|source| RecoveryError::Io { what: "signals".to_owned(), source })?;
+    let mut runs = Vec::new();
+    for model in [LARGE, SMALL] {
+        let measured = tokio::select! {
+            measured = model.measure(u64::from(args.gb) * 1_000_000_000) => measured?,
+            signal = signals.next() => return Err(RecoveryError::Interrupted(signal)),
+        };
+        runs.push(measured);
+        progress();
+    }
+    Ok(Report { runs })
+}
+
+/// Whose records are stored.
+struct Model {
+    /// Layers of the target; the draft has one.
+    layers: u32,
+    kv_bytes: u32,
+    /// 0 for none.
+    index_bytes: u32,
+    /// Pages of one prompt.
+    prompt_pages: u32,
+    l1_pages: u32,
+}
+
+/// A GLM-5-class model: 78 layers and a draft layer, KV in fp8 with scales, index keys.
+const LARGE: Model = Model { layers: 78, kv_bytes: 41_984, index_bytes: 8_448, prompt_pages: 32, l1_pages: 64 };
+/// Records of 64 KiB, so that there are many.
+const SMALL: Model = Model { layers: 3, kv_bytes: 16_384, index_bytes: 0, prompt_pages: 512, l1_pages: 1_024 };
+
+impl Model {
+    async fn measure(&self, bytes: u64) -> Result<Recovered, RecoveryError> {
+        let mut group = self.group(bytes)?;
+        let _folder = Folder::create(&mut group)?;
+        let mut processes = Processes::new(&mut group)?;
+        let prompts = || (0..group.config.l2.pages / self.prompt_pages).map(|number| self.prompt(number));
+        let records = u64::from(group.config.l2.pages);
+
+        processes.start_broker().await?;
+        let (_, (mut engine, bus)) = both(processes.start_members(), self.engine(&group)).await?;
+        let began = Instant::now();
+        served(engine.run(stream::iter(prompts()), |_, _| ()).await)?;
+        until(engine.client(), "index.cached_l2", records).await?;
+        until(engine.client(), "index.in_flight", 0).await?;
+        let filled_ms = began.elapsed().as_millis() as u64;
+
+        processes.kill().await;
+        drop(engine);
+        bus.close();
+
+        let again = Instant::now();
+        let broker_ms = ms(processes.start_broker().await?);
+        let (started, (mut engine, bus)) = both(processes.start_members(), self.engine(&group)).await?;
+        let started_ms = ms(started);
+        until(engine.client(), "index.serving", 1).await?;
+        let ready_ms = ms(again.elapsed());
+        let figures = engine.client().figures(Address::Index).await?.counters;
+        let end_ms = |name: &str| {
+            let us = figures.iter().find(|(of, _)| of == name).map_or(0, |(_, value)| *value);
+            us as f64 / 1_000.0
+        };
+        let [read, rebuilt, serving] = ["index.read_us", "index.rebuilt_us", "index.serving_us"].map(end_ms);
+        let report = served(engine.run(stream::iter(prompts()), |_, _| ()).await)?;
+        engine.stop().await;
+        bus.close();
+        processes.kill().await;
+        Ok(Recovered {
+            record_bytes: group.layout.record_bytes(),
+            records,
+            ranks: RANKS,
+            filled_ms,
+            broker_ms,
+            started_ms,
+            ready_ms,
+            read_ms: read,
+            rebuilt_ms: rebuilt - read,
+            opened_ms: serving - rebuilt,
+            records_per_s: records as f64 / (rebuilt / 1_000.0).max(f64::MIN_POSITIVE),
+            hit_pages: report.hit_pages.l2,
+            bytes_verified: report.bytes_verified,
+            mismatches: report.mismatches,
+        })
+    }
+
+    /// A group whose host tier holds `bytes` of records, and nothing more, on a broker whose port is not known yet.
+    fn group(&self, bytes: u64) -> Result<Checked, ConfigRefused> {
+        let mut config = built_in(&[])?;
+        let component = |name: &str, layers: u32, page_bytes: u32| ComponentConfig {
+            name: name.to_owned(),
+            dtype: "bytes".to_owned(),
+            layers: Some(layers),
+            page_bytes: vec![page_bytes],
+        };
+        let rows = [
+            ("target.kv", self.layers, self.kv_bytes),
+            ("target.index", self.layers, self.index_bytes),
+            ("draft.kv", 1, self.kv_bytes),
+            ("draft.index", 1, self.index_bytes),
+        ];
+        let rows = rows.into_iter().filter(|(.., bytes)| *bytes > 0);
+        config.model.components = rows.map(|(name, layers, bytes)| component(name, layers, bytes)).collect();
+        let record_bytes = u64::from(self.layers + 1) * u64::from(self.kv_bytes + self.index_bytes);
+        let prompts = (bytes / record_bytes / u64::from(self.prompt_pages)).max(1);
+        config.bus.kind = BusKind::Nats;
+        (config.group.cp_size, config.group.shared_kv, config.group.compute_tokens_min) = (RANKS, true, 0);
+        config.l1.pages = self.l1_pages;
+        config.l2.pages = u32::try_from(prompts).unwrap_or(u32::MAX).saturating_mul(self.prompt_pages);
+        config.l2.free_room = "off".to_owned();
+        config.checked()
+    }
+
+    async fn engine(&self, group: &Checked) -> Result<(Engine, Arc<dyn Bus>), RecoveryError> {
+        let bus = connect(&group.config.bus).await?;
+        let load = Load { sessions: SESSIONS, chunk_tokens: u32::MAX, abort_permille: 0, seed: 1 };
+        Ok((Engine::start(bus.clone(), load.engine_config(group, None)).await?, bus))
+    }
+
+    /// A prompt that shares nothing with any other.
+    fn prompt(&self, number: u32) -> Prompt {
+        let mut chance = u64::from(number) << 32;
+        let keys = (0..self.prompt_pages).map(|_| {
+            let mut key = [0; 16];
+            key[..8].copy_from_slice(&draw(&mut chance).to_le_bytes());
+            key[8..].copy_from_slice(&draw(&mut chance).to_le_bytes());
+            Key(key)
+        });
+        let (keys, tokens) = (keys.collect(), self.prompt_pages * PAGE_TOKENS);
+        Prompt::new("bench", PagePlan { salt: Key([1; 16]), tokens, keys, contents: None, tail: Vec::new() })
+    }
+}
+
+/// The processes of the group.
+struct Processes {
+    fleet: Fleet,
+    broker: usize,
+    members: Vec<usize>,
+}
+
+impl Processes {
+    fn new(group: &mut Checked) -> Result<Self, RecoveryError> {
+        let server = find_nats_server(Path::new(".")).ok_or(RecoveryError::NoServer)?;
+        let io = |what: &str| {
+            let what = what.to_owned();
+            |source| RecoveryError::Io { what, source }
+        };
+        let port = free_port().map_err(io("a port on the loopback"))?;
+        group.config.bus.url = format!("nats://127.0.0.1:{port}");
+        let folder = group.config.rank.pool_folder.clone();
+        let config = folder.join("group.toml");
+        std::fs::write(&config, to_toml(&group.config)).map_err(io(&config.display().to_string()))?;
+        let program = std::env::current_exe().map_err(io("the path of this program"))?;
+        let mut fleet = Fleet::new(folder, 1);
+        let args = ["--addr", "127.0.0.1", "--port", &port.to_string()].map(OsString::from).to_vec();
+        let (name, ready) = ("broker".to_owned(), Ready::Port(port));
+        let broker = fleet.add(Spec { name, program: server, args, ready, takes_lines: false });
+        let ranks = (0..RANKS).map(|rank| format!("rank.{rank}"));
+        let members = ranks.chain(["control".to_owned()]).map(|actors| fleet.add(serve(&program, &config, actors)));
+        let members = members.collect();
+        Ok(Self { fleet, broker, members })
+    }
+
+    /// How long until the broker listens.
+    async fn start_broker(&mut self) -> Result<Duration, RecoveryError> {
+        let began = Instant::now();
+        self.fleet.start(self.broker)?;
+        self.fleet.ready(&[self.broker], READY_MAX, |_, _| ()).await?;
+        Ok(began.elapsed())
+    }
+
+    /// How long until all others serve.
+    async fn start_members(&mut self) -> Result<Duration, RecoveryError> {
+        let began = Instant::now();
+        for place in &self.members {
+            self.fleet.start(*place)?;
+        }
+        self.fleet.ready(&self.members, READY_MAX, |_, _| ()).await?;
+        Ok(began.elapsed())
+    }
+
+    async fn kill(&mut self) {
+        let all: Vec<usize> = self.members.iter().copied().chain([self.broker]).collect();
+        self.fleet.kill_for_good(&all).await;
+    }
+}
+
+fn serve(program: &Path, config: &Path, actors: String) -> Spec {
+    let run = format!("actors.run={actors}");
+    let args = [OsString::from("serve"), "--config".into(), config.into(), "--set".into(), run.into()].to_vec();
+    Spec { name: actors, program: PathBuf::from(program), args, ready: Ready::Line, takes_lines: false }
+}
+
+/// Does both at the same time, and fails with whichever fails first.
+async fn both<A, B>(
+    a: impl Future<Output = Result<A, RecoveryError>>,
+    b: impl Future<Output = Result<B, RecoveryError>>,
+) -> Result<(A, B), RecoveryError> {
+    tokio::try_join!(a, b)
+}
+
+/// Waits until a figure of the index has a value.
+async fn until(client: &Client, what: &'static str, want: u64) -> Result<(), RecoveryError> {
+    let began = Instant::now();
+    loop {
+        let figures = client.figures(Address::Index).await?.counters;
+        let have = figures.iter().find(|(of, _)| of == what).map_or(0, |(_, value)| *value);
+        if have == want {
+            return Ok(());
+        }
+        if began.elapsed() > SETTLED_MAX {
+            return Err(RecoveryError::Late { after: SETTLED_MAX, what, have, want });
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+fn served(report: Served) -> Result<Served, RecoveryError> {
+    if report.is_clean() {
+        return Ok(report);
+    }
+    let first = report.failures.first().map(|(_, why)| why.clone()).unwrap_or_default();
+    Err(RecoveryError::Failed { failed: report.requests - report.requests_ended, requests: report.requests, first })
+}
+
+fn ms(of: Duration) -> f64 {
+    of.as_secs_f64() * 1_000.0
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, run) in self.runs.iter().enumerate() {
+            let bytes = run.record_bytes * run.records;
+            let head = format!("{} records of {} bytes, {} ranks", run.records, run.record_bytes, run.ranks);
+            writeln!(f, "{head}, {:.1} GB, filled in {} ms", bytes as f64 / 1e9, run.filled_ms)?;
+            for (what, ms) in [
+                ("ready", run.ready_ms),
+                ("  broker", run.broker_ms),
+                ("  processes, pools attached", run.started_ms),
+                ("page tables read", run.read_ms),
+                ("tree and allocator rebuilt", run.rebuilt_ms),
+                ("L1 opened", run.opened_ms),
+            ] {
+                writeln!(f, "{what:<32}{ms:>10.1} ms")?;
+            }
+            writeln!(f, "{:<32}{:>10.0}", "records a second", run.records_per_s)?;
+            let end = if at + 1 < self.runs.len() { "\n\n" } else { "" };
+            let (hit, wrong) = (run.hit_pages, run.mismatches);
+            write!(f, "{hit} pages hit in L2, {} bytes compared, {wrong} mismatches{end}", run.bytes_verified)?;
+        }
+        Ok(())
+    }
+}
+
+const RANKS: u8 = 4;
+/// What the device pool has room for.
+const SESSIONS: usize = 2;
+const PAGE_TOKENS: u32 = 64;
+/// Processes of a fresh group serve after less.
+const READY_MAX: Duration = Duration::from_secs(30);
+/// Backups of the last prompts have ended after less.
+const SETTLED_MAX: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_have_the_size_they_are_to_have_and_prompts_fill_every_lane() {
+        for (model, record_bytes, pages) in [(LARGE, 3_984_128, 992), (SMALL, 65_536, 60_928)] {
+            let group = model.group(4_000_000_000).unwrap();
+            assert_eq!((group.layout.record_bytes(), group.config.l2.pages), (record_bytes, pages));
+            assert_eq!(model.prompt_pages % (2 * u32::from(RANKS)), 0, "each rank owns as many of a prompt's pages");
+        }
+    }
+}
