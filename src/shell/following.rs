@@ -22,13 +22,17 @@ pub(super) async fn follow(seat: &Seat, line: &mut Line) -> Result<Machines, Sta
     let lease_ms = seat.group.config.leases.control_ms;
     let (mut letters, mut follow, mut hosted) = (Letters::new(seat), Follow::new(lease_ms), Machines::default());
     let [seed, ..] = draw().0;
-    let mut chance = u64::from(seed);
+    let (mut chance, mut unheard) = (u64::from(seed), 0_u32);
     loop {
         let asked = ask(seat, &mut letters, follow.hosted(), &claim, lease_ms);
         let answer = tokio::select! {
             _ = &mut line.stopped => return Ok(hosted),
             answer = asked => answer,
         };
+        unheard = if answer.is_some() { 0 } else { unheard.saturating_add(1) };
+        if unheard == UNHEARD_BEATS {
+            tracing::warn!("the process with the index does not answer");
+        }
         match answer.map_or(Follows::Keep, |answer| follow.heard(seat.clock.now(), answer)) {
             Follows::Keep => {}
             Follows::Host(control) => {
@@ -80,5 +84,7 @@ async fn ask(
     }
 }
 
+/// Claims without an answer after which that is said: about two leases.
+const UNHEARD_BEATS: u32 = 32;
 /// Claims of one lease: several may be lost before a process counts as gone.
 const BEATS_PER_LEASE: u64 = 16;

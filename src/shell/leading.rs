@@ -99,7 +99,7 @@ pub(super) async fn lead(seat: &Seat, line: &mut Line) -> Result<Machines, Start
     let _served = served.map_err(|source| StartError::Lead { source })?;
     let lease_ms = seat.group.config.leases.control_ms;
     let lead = Lead::new(letters.life, seat.machines(), agreed(&seat.group), lease_ms);
-    let mut leading = Leading { seat, bus, letters, lead, machines: Machines::default(), has_index: false };
+    let mut leading = Leading { seat, bus, letters, lead, machines: Machines::default(), has_index: false, beats: 0 };
     let mut connection = leading.bus.connection();
     let mut beat = tokio::time::interval(Duration::from_millis(lease_ms / BEATS_PER_LEASE));
     let mut has_begun = false;
@@ -120,7 +120,7 @@ pub(super) async fn lead(seat: &Seat, line: &mut Line) -> Result<Machines, Start
             // What has come is read before anybody counts as silent.
             Some(frame) = inbox.recv() => leading.take(&frame)?,
             Ok(()) = connection.changed() => leading.lead.heard_nobody(seat.clock.now()),
-            _ = beat.tick() => leading.tell(),
+            _ = beat.tick() => leading.beat(),
             () = leading.silence() => {
                 let now = seat.clock.now();
                 if matches!(*connection.borrow(), Connection::Connected) {
@@ -153,6 +153,8 @@ struct Leading<'a> {
     lead: Lead,
     machines: Machines,
     has_index: bool,
+    /// Since the incarnation began without its index.
+    beats: u32,
 }
 
 impl Leading<'_> {
@@ -160,15 +162,11 @@ impl Leading<'_> {
     async fn keep_up(&mut self, line: &mut Line) -> Result<(), StartError> {
         if self.lead.is_over() {
             self.machines.stop().await;
-            self.has_index = false;
+            (self.has_index, self.beats) = (false, 0);
             let control = draw();
             tracing::info!(?control, "a control incarnation begins");
             self.lead.begin(control);
             self.machines.host(self.seat, &self.seat.machines(), control).await?;
-            let missing = self.lead.missing();
-            if !missing.is_empty() {
-                tracing::info!(?missing, "waiting for other processes of the control group");
-            }
         }
         if self.lead.is_complete() && !self.has_index {
             self.machines.host_index(self.seat, self.lead.control()).await?;
@@ -208,6 +206,15 @@ impl Leading<'_> {
         Ok(())
     }
 
+    fn beat(&mut self) {
+        self.tell();
+        self.beats = self.beats.saturating_add(1);
+        if !self.has_index && self.beats == WAITED_BEATS {
+            let missing: Vec<String> = self.lead.missing().iter().map(ToString::to_string).collect();
+            tracing::warn!(missing = missing.join(", "), "the control group waits for other processes");
+        }
+    }
+
     /// A sign of life to whoever believes to lead as well.
     fn tell(&mut self) {
         let beat = self.letters.letter(self.lead.control(), &Leads {}.into());
@@ -245,5 +252,7 @@ fn read(frame: &Frame) -> Result<(Envelope, LeadIn), Refusal> {
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// Of a leader to another one: there is none unless both began in the same moment.
 const BEATS_PER_LEASE: u64 = 2;
+/// Beats without a complete control group after which that is said: two leases.
+const WAITED_BEATS: u32 = 4;
 /// Between two tries to host what the broker did not allow to be served.
 const AGAIN: Duration = Duration::from_millis(100);
