@@ -79,8 +79,13 @@ impl World {
 
     /// A process that hosts `run` of the group `name`.
     fn process(&self, name: &str, run: &str) -> Process {
+        self.process_with(name, run, &[])
+    }
+
+    fn process_with(&self, name: &str, run: &str, more: &[&str]) -> Process {
         let file = self.file(name).display().to_string();
-        Process::start(&["serve", "--config", &file, "--set", &format!("actors.run={run}")])
+        let run = format!("actors.run={run}");
+        Process::start(&[&["serve", "--config", &file, "--set", &run], more].concat())
     }
 
     async fn bus(&self) -> Arc<dyn Bus> {

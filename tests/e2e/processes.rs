@@ -63,11 +63,30 @@ impl Process {
         self.log()
     }
 
+    /// Stands still from here, as a machine that is too busy would.
+    pub(super) fn suspended(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Goes on.
+    pub(super) fn resumed(&self) {
+        self.signal(Signal::CONT);
+    }
+
     /// Asks it to end, and gives exit code and log once it has.
     pub(super) fn terminated(&mut self) -> (Option<i32>, String) {
-        let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
-        kill_process(pid, Signal::TERM).expect("it runs");
+        self.signal(Signal::TERM);
         self.ended()
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
+        kill_process(pid, signal).expect("it runs");
+    }
+
+    /// Whether it has ended by itself.
+    pub(super) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_some()
     }
 
     /// Exit code and log of a process that ends by itself.

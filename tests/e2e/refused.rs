@@ -31,9 +31,7 @@ async fn a_second_process_for_an_actor_is_refused_and_the_first_goes_on() {
 async fn a_machine_that_is_configured_differently_is_refused() {
     let Some(world) = World::new("differs") else { return };
     let mut leader = world.process("differs", "index,allocator,writer,evictor,ranks");
-    let file = world.file("differs").display().to_string();
-    let mut other =
-        Process::start(&["serve", "--config", &file, "--set", "actors.run=loader", "--set", "l2.pages=1024"]);
+    let mut other = world.process_with("differs", "loader", &["--set", "l2.pages=1024"]);
     let (code, log) = other.ended();
     assert_eq!(code, Some(2), "{log}");
     assert!(log.contains("l2.pages is 1024, the process with the index has 2048"), "{log}");
@@ -41,4 +39,28 @@ async fn a_machine_that_is_configured_differently_is_refused() {
     let mut loader = world.process("differs", "loader");
     loader.ready();
     assert!(leader.ready().contains("index"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_leaders_that_begin_at_once_one_serves() {
+    let Some(world) = World::new("race") else { return };
+    let mut ranks = world.process("race", "ranks");
+    ranks.ready();
+    let mut both = [(); 2].map(|()| world.process("race", "control"));
+    let started = Instant::now();
+    let refused = loop {
+        if let Some(at) = both.iter_mut().position(Process::has_ended) {
+            break at;
+        }
+        assert!(started.elapsed() < LONG, "both lead");
+    };
+    let (code, log) = both[refused].ended();
+    assert_eq!(code, Some(2), "{log}");
+    assert!(log.contains("the group is led by another process"), "{log}");
+    both[1 - refused].ready();
+    let mut engine = world.engine("race").await;
+    serve(&mut engine, world.prompts("race", 3)).await;
+    engine.stop().await;
+    let (code, log) = both[1 - refused].terminated();
+    assert_eq!(code, Some(0), "{log}");
 }
