@@ -124,7 +124,7 @@ fn not_started(group: &Checked, error: &StartError) -> Failure {
     let StartError::Rank { source: RankError::Pool(pool), .. } = error else {
         return match error {
             StartError::SmallMessages { .. } | StartError::Telemetry(_) => Failure::Usage(error.to_string()),
-            StartError::SecondLeader { .. } | StartError::Refused { .. } => {
+            StartError::SecondLeader { .. } | StartError::Taken { .. } | StartError::Refused { .. } => {
                 Failure::Usage(format!("group {}: {error}", group.config.group.name))
             }
             StartError::Serve { .. }

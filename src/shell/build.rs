@@ -10,7 +10,7 @@ use hicached_actors::allocator::{
 use hicached_actors::evictor::{Evictor, EvictorConfig};
 use hicached_actors::loader::{Loader, LoaderConfig};
 use hicached_actors::prefix_index::{Index, IndexConfig, WritePolicy as Policy};
-use hicached_actors::protocol::{Address, Incarnation, Mismatch, Rank, Refusal, WrongState};
+use hicached_actors::protocol::{Address, Incarnation, Mismatch, Rank, Refusal, Taken};
 use hicached_actors::writer::{Writer, WriterConfig};
 
 use super::hosted::Bell;
@@ -65,6 +65,12 @@ pub enum StartError {
         /// The incarnation it leads.
         control: Incarnation,
     },
+    /// Another process that lives hosts a machine of this one.
+    #[error("{0} is hosted by process {1:?} of the same group: end that one first, or take {0} out of actors.run", taken.actor, taken.by)]
+    Taken {
+        /// Which one.
+        taken: Taken,
+    },
     /// The leader of the group does not take this process.
     #[error("{}", refused(refusal))]
     Refused {
@@ -86,9 +92,6 @@ fn refused(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Mismatch(Mismatch { field, yours, mine }) => {
             format!("{field} is {yours}, the process with the index has {mine}: give both the same configuration")
-        }
-        Refusal::WrongState(WrongState { what, state }) => {
-            format!("{what} is {state} of the same group: end that one first, or take {what} out of actors.run")
         }
         other => format!("the process with the index refuses this one: {other:?}"),
     }

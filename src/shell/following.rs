@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hicached_actors::calls::draw as draw_chance;
-use hicached_actors::protocol::{Claim, Incarnation, LeadAnswer, LeadIn, Refusal};
+use hicached_actors::protocol::{Claim, Incarnation, LeadAnswer, LeadIn};
 use tokio::time::sleep;
 
 use super::build::{StartError, agreed};
@@ -49,9 +49,9 @@ pub(super) async fn follow(seat: &Seat, line: &mut Line) -> Result<Machines, Sta
                     Err(error) => tracing::warn!(%error, "hosts nothing and tries again"),
                 }
             }
-            Follows::GiveUp(refusal) => {
+            Follows::GiveUp(error) => {
                 hosted.stop().await;
-                return Err(StartError::Refused { refusal });
+                return Err(error);
             }
         }
         let beat_ms = (lease_ms / BEATS_PER_LEASE).max(1);
@@ -70,13 +70,10 @@ async fn ask(
     hosted: Incarnation,
     claim: &LeadIn,
     lease_ms: u64,
-) -> Option<Result<Incarnation, Refusal>> {
+) -> Option<LeadAnswer> {
     let patience = Duration::from_millis(lease_ms / 4);
     match seat.post.bus().request(letters.letter(hosted, claim), patience).await {
-        Ok(reply) => match Letters::read(&reply) {
-            Ok(LeadAnswer::Led(led)) => Some(Ok(led.control)),
-            Ok(LeadAnswer::Refused(refusal)) | Err(refusal) => Some(Err(refusal)),
-        },
+        Ok(reply) => Some(Letters::read(&reply).unwrap_or_else(LeadAnswer::Refused)),
         Err(error) => {
             tracing::debug!(%error, "no leader");
             None

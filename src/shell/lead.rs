@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hicached_actors::protocol::{Address, Claim, Incarnation, Malformed, Refusal, Time, WrongState, same};
+use hicached_actors::protocol::{Address, Claim, Incarnation, LeadAnswer, Malformed, Taken, Time, same};
 
 use crate::config::CONTROL;
 
@@ -93,31 +93,34 @@ impl Lead {
     /// The process `life`, which hosts under `hosted`, asks for places.
     ///
     /// # Errors
-    /// It differs in what all must be told alike, names what nobody hosts, or another living process has a place.
+    /// It differs in what all must be told alike, names what nobody hosts, or another process has a place: then the
+    /// answer says since when that is silent.
     pub(super) fn claim(
         &mut self,
         now: Time,
         life: Incarnation,
         hosted: Incarnation,
         claim: &Claim,
-    ) -> Result<Incarnation, Refusal> {
+    ) -> Result<Incarnation, LeadAnswer> {
         for (name, mine) in &self.agreed {
             // A process of another version may know other names.
             if let Some((_, yours)) = claim.agreed.iter().find(|(other, _)| other == name) {
-                same(name, yours, mine)?;
+                same(name, yours, mine).map_err(LeadAnswer::Refused)?;
             }
         }
         let mut actors = Vec::with_capacity(claim.actors.len().min(CONTROL.len()));
         for name in &claim.actors {
-            let actor = Address::parse(name)?;
-            if !CONTROL.contains(&actor) {
-                return Err(Malformed::new("actors", name, "a machine of the control group").into());
-            }
+            let actor = Address::parse(name).ok().filter(|actor| CONTROL.contains(actor));
+            let Some(actor) = actor else {
+                let malformed = Malformed::new("actors", name, "a machine of the control group");
+                return Err(LeadAnswer::Refused(malformed.into()));
+            };
             if self.mine.contains(&actor) {
-                return Err(taken(actor, self.life));
+                return Err(taken(actor, self.life, 0));
             }
             if let Some(place) = self.places.get(&actor).filter(|place| place.life != life && now < place.silent_at) {
-                return Err(taken(actor, place.life));
+                let left_ms = now.ms_until(place.silent_at);
+                return Err(taken(actor, place.life, self.lease_ms.saturating_sub(left_ms)));
             }
             actors.push(actor);
         }
@@ -163,8 +166,8 @@ impl Lead {
     }
 }
 
-fn taken(actor: Address, by: Incarnation) -> Refusal {
-    WrongState { what: actor.to_string(), state: format!("hosted by process {by:?}") }.into()
+fn taken(actor: Address, by: Incarnation, silent_ms: u64) -> LeadAnswer {
+    Taken { actor: actor.to_string(), by, silent_ms }.into()
 }
 
 #[cfg(test)]
@@ -251,15 +254,15 @@ mod tests {
     fn another_process_is_refused_while_the_first_lives_and_ends_the_incarnation_after_it() {
         let mut lead = complete();
         let newcomer = claim(&["allocator"]);
-        for (ms, is_taken) in [(0, true), (LEASE_MS - 1, true), (LEASE_MS, false)] {
-            let answer = lead.claim(at(ms), B, NONE, &newcomer);
-            assert_eq!(answer.is_err(), is_taken, "after {ms} ms: {answer:?}");
-            assert_eq!(lead.is_over(), !is_taken);
+        let taken = |silent_ms| Err(Taken { actor: "allocator".to_owned(), by: A, silent_ms }.into());
+        for (ms, answer) in [(0, taken(0)), (LEASE_MS - 1, taken(LEASE_MS - 1)), (LEASE_MS, Ok(FIRST))] {
+            assert_eq!(lead.claim(at(ms), B, NONE, &newcomer), answer, "after {ms} ms");
+            assert_eq!(lead.is_over(), answer.is_ok());
         }
         lead.begin(SECOND);
         assert_eq!(lead.claim(at(LEASE_MS), A, FIRST, &claim(&["writer"])), Ok(SECOND), "the other place is kept");
-        let Err(Refusal::WrongState(refused)) = lead.claim(at(LEASE_MS), A, FIRST, &newcomer) else { panic!("taken") };
-        assert!(refused.state.contains("inc:03"), "{refused:?}");
+        let taken = Taken { actor: "allocator".to_owned(), by: B, silent_ms: 0 };
+        assert_eq!(lead.claim(at(LEASE_MS), A, FIRST, &newcomer), Err(taken.into()));
     }
 
     #[test]
@@ -274,10 +277,10 @@ mod tests {
         let mut lead = lead();
         let other = Claim { agreed: vec![("l2.pages".to_owned(), "32".to_owned())], ..claim(&["allocator"]) };
         for (claim, code) in [
-            (claim(&["allocator", "index"]), "WrongState"),
-            (claim(&["allocator", "rank.0"]), "Malformed"),
-            (claim(&["allocator", "prefetcher"]), "Malformed"),
-            (other, "Mismatch"),
+            (claim(&["allocator", "index"]), "taken"),
+            (claim(&["allocator", "rank.0"]), "refused"),
+            (claim(&["allocator", "prefetcher"]), "refused"),
+            (other, "refused"),
         ] {
             assert_eq!(lead.claim(at(0), A, NONE, &claim).expect_err("refused").code(), code, "{claim:?}");
         }

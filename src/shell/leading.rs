@@ -60,7 +60,7 @@ impl Letters {
     pub(super) fn read(reply: &Frame) -> Result<LeadAnswer, Refusal> {
         let envelope = Envelope::decode(&reply.payload)?;
         let answer = LeadAnswer::decode_body(&envelope.kind, &envelope.body.0);
-        Ok(answer.ok_or_else(|| Malformed::new("kind", &envelope.kind, "led or refused"))??)
+        Ok(answer.ok_or_else(|| Malformed::new("kind", &envelope.kind, "led, taken or refused"))??)
     }
 
     fn envelope(&mut self, control: Incarnation, op: OpId, kind: &str, body: Vec<u8>) -> Vec<u8> {
@@ -139,6 +139,7 @@ async fn refuse_second(bus: &dyn Bus, letters: &mut Letters) -> Result<(), Start
     match bus.request(asked, ANSWER_MAX).await {
         Ok(reply) => match Letters::read(&reply) {
             Ok(LeadAnswer::Led(led)) => Err(StartError::SecondLeader { control: led.control }),
+            Ok(LeadAnswer::Taken(taken)) => Err(StartError::Taken { taken }),
             Ok(LeadAnswer::Refused(refusal)) | Err(refusal) => Err(StartError::Refused { refusal }),
         },
         Err(BusError::NoResponders { .. } | BusError::TimedOut { .. }) => Ok(()),
@@ -190,7 +191,7 @@ impl Leading<'_> {
                 let (now, life) = (self.seat.clock.now(), envelope.incarnation);
                 let answer: LeadAnswer = match self.lead.claim(now, life, envelope.control, &claim) {
                     Ok(control) => Led { control }.into(),
-                    Err(refusal) => refusal.into(),
+                    Err(answer) => answer,
                 };
                 self.answer(frame, envelope.op, &answer);
             }

@@ -5,7 +5,10 @@ use super::*;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_second_process_for_an_actor_is_refused_and_the_first_goes_on() {
     let Some(world) = World::new("second") else { return };
-    let mut processes = ["index,loader,writer,evictor", "allocator", "ranks"].map(|run| world.process("second", run));
+    // Nobody here is to count as silent, however busy the machine is.
+    let lease = ["--set", "leases.control_ms=5000", "--set", "leases.rank_ms=5000"];
+    let mut processes =
+        ["index,loader,writer,evictor", "allocator", "ranks"].map(|run| world.process_with("second", run, &lease));
     processes.iter_mut().for_each(|process| drop(process.ready()));
     let mut engine = world.engine("second").await;
     let control = engine.client().control();
@@ -16,7 +19,7 @@ async fn a_second_process_for_an_actor_is_refused_and_the_first_goes_on() {
         ("writer", "group second: writer is hosted by process inc:"),
         ("rank.1", "is held by another process"),
     ] {
-        let mut second = world.process("second", run);
+        let mut second = world.process_with("second", run, &lease);
         let (code, log) = second.ended();
         assert_eq!(code, Some(2), "{run}: {log}");
         assert!(log.contains(why), "{run}: {log}");

@@ -18,6 +18,15 @@ wire! {
         /// What all processes of a group must be told alike: name and value, in a fixed order.
         pub agreed: Vec<(String, String)>,
     }
+    /// Another process has the place of a machine.
+    pub struct Taken {
+        /// The machine.
+        pub actor: String,
+        /// The process.
+        pub by: Incarnation,
+        /// How long ago it claimed that place.
+        pub silent_ms: u64,
+    }
     /// This incarnation counts.
     pub struct Led {
         /// The control incarnation; all zero while none has begun.
@@ -40,7 +49,9 @@ wire_enum! {
     pub enum LeadAnswer {
         /// To both.
         "led" => Led(Led),
-        /// To a claim.
+        /// To a claim: ask again, the other process may be gone.
+        "taken" => Taken(Taken),
+        /// To a claim that will never be granted.
         "refused" => Refused(Refusal),
     }
 }
