@@ -97,6 +97,13 @@ impl RankMachine {
         self.copies.submit(&job);
     }
 
+    /// A load of an older life of this rank: nothing will come, and its engine must not wait.
+    pub(super) fn disown_slot(&self, msg: &LoadCopy) {
+        if let Ok(ring_use) = RingUse::of(msg, self.layers.total()) {
+            self.give_slot_up(ring_use);
+        }
+    }
+
     /// Ends a try; the answer comes when nothing of it reads or writes any more.
     pub(super) fn stop(&mut self, now: Time, from: &Sender, msg: &Stop, out: &mut Vec<Effect>) {
         let kind = if from.address == Address::Loader { OpKind::Load } else { OpKind::Backup };

@@ -8,8 +8,8 @@ use crate::faults::Fault;
 use crate::lives::{Learnt, RankSet};
 use crate::machine::{Effect, Sender};
 use crate::protocol::{
-    Address, CopyAck, Free, Load, LoadBusy, LoadCopy, LoadEnded, Malformed, OpId, OpSettled, Outgoing, Owners, PageId,
-    Pages, Rank, RankIn, RankIs, Refusal, Reserve, Reserved, Short, Slots, Stop, Time,
+    Address, CopyAck, Free, Incarnation, Load, LoadBusy, LoadEnded, Malformed, OpId, OpSettled, Outgoing, Owners,
+    PageId, Pages, Rank, RankIn, RankIs, Refusal, Reserve, Reserved, Short, Slots, Stop, Time,
 };
 
 impl Loader {
@@ -129,6 +129,9 @@ impl Loader {
                 let all: Vec<OpId> = self.ops.keys().copied().collect();
                 for op in all {
                     self.rank_lost(now, op, msg.rank, out);
+                    if msg.incarnation != Incarnation::default() {
+                        self.disown_slot(op, msg.rank, out);
+                    }
                 }
             }
             Learnt::Same => {}
@@ -166,22 +169,14 @@ impl Loader {
         let Some(running) = self.ops.get_mut(&op) else { return };
         // The word counts layers from `base` on; the next use begins one above the last value of this one.
         let base = self.ring.begin_use(running.slot) * (self.config.layers.layers() + 1);
-        let load = &running.load;
-        let copy = LoadCopy {
-            attempt: ATTEMPT,
-            pages: Pages(pages[..load.owners.0.len()].to_vec()),
-            owners: load.owners.clone(),
-            slots: Slots(load.slots.0.clone()),
-            ring_slot: running.slot,
-            base,
-            lives: self.lives.list(),
-        };
+        let place = Place { pages, base };
+        let copy = running.copy(&place, self.lives.list());
         let waiting = RankSet::all(self.config.cp_size);
         for rank in waiting.iter() {
             let to = Outgoing::Rank(rank, RankIn::LoadCopy(copy.clone()));
             self.calls.call(now, copy_call(op, rank), to, &running.trace, out);
         }
-        running.state = State::Copying { place: Place { pages, base }, waiting };
+        running.state = State::Copying { place, waiting };
         running.tell_again(op, &running.trace, out);
     }
 
@@ -278,6 +273,21 @@ impl Loader {
                 self.copy_ended(now, op, rank, Some(DIED), out);
             }
             State::Reserving | State::Stopping { .. } | State::Over { .. } | State::GivingBack { .. } => {}
+        }
+    }
+
+    /// Has the new life of `rank` end the use of the load slot that its old one left behind: the engine waits there,
+    /// and nobody else is left to say that nothing will come. Said once; the engine's own deadline covers a loss.
+    fn disown_slot(&self, op: OpId, rank: Rank, out: &mut Vec<Effect>) {
+        let Some(running) = self.ops.get(&op) else { return };
+        match &running.state {
+            State::Stopping { place, .. } | State::Over { place, ok: false } => {
+                // For no life there is: no rank copies it.
+                let lives = vec![Incarnation::default(); usize::from(self.config.cp_size)];
+                let to = Outgoing::Rank(rank, RankIn::LoadCopy(running.copy(place, lives)));
+                out.push(Effect::Send { to, op, trace: running.trace.clone() });
+            }
+            State::Reserving | State::Copying { .. } | State::Over { ok: true, .. } | State::GivingBack { .. } => {}
         }
     }
 

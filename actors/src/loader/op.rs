@@ -6,7 +6,8 @@ use crate::course::Course;
 use crate::lives::RankSet;
 use crate::machine::{Effect, Trace};
 use crate::protocol::{
-    IndexNews, Load, LoadEnded, LoadMissed, LoadStarted, OpId, OpSettled, PageId, Pages, Rank, Time,
+    Incarnation, IndexNews, Load, LoadCopy, LoadEnded, LoadMissed, LoadStarted, OpId, OpSettled, PageId, Pages, Rank,
+    Time,
 };
 use crate::span::Span;
 
@@ -128,6 +129,20 @@ impl Op {
             End::Failed => span.fault(Some("LoadFailed")),
             End::Missed { short } => span.counts("load.short_pages", short.iter().copied()).fault(Some("LoadMissed")),
         })
+    }
+
+    /// What the ranks that live as `lives` are told to copy, to pages at `place`.
+    pub(super) fn copy(&self, place: &Place, lives: Vec<Incarnation>) -> LoadCopy {
+        let Load { owners, slots, .. } = &self.load;
+        LoadCopy {
+            attempt: ATTEMPT,
+            pages: Pages(place.pages[..owners.0.len()].to_vec()),
+            owners: owners.clone(),
+            slots: slots.clone(),
+            ring_slot: self.slot,
+            base: place.base,
+            lives,
+        }
     }
 
     /// The owners that the pages must have.

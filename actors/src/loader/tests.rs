@@ -232,7 +232,28 @@ fn a_dead_rank_counts_as_stopped_and_the_others_are_waited_for() {
     is(&mut loader, 21, 1, life(1, 2));
     copying(&mut loader, 12);
     assert_eq!(codes(&loader.say(RANK_0, op(12), failed(0))), ["rank.1 stop"]);
-    assert_eq!(codes(&is(&mut loader, 22, 1, life(1, 3))), ["index load_ended", "index op_settled"]);
+    assert_eq!(
+        codes(&is(&mut loader, 22, 1, life(1, 3))),
+        ["index load_ended", "rank.1 load_copy", "index op_settled"]
+    );
+}
+
+#[test]
+fn the_new_life_of_a_rank_ends_the_slot_that_its_old_one_left_behind() {
+    let mut loader = loader();
+    copying(&mut loader, 10);
+    let sent = is(&mut loader, 20, 1, life(1, 2));
+    assert_eq!(codes(&sent), ["rank.0 stop", "rank.1 load_copy", "index op_settled"]);
+    let Some((_, Outgoing::Rank(_, RankIn::LoadCopy(copy)))) = sent.get(1) else { panic!("{sent:?}") };
+    assert_eq!(copy.lives, [Incarnation::default(); 2], "for no life, so that nothing is copied");
+    assert_eq!(codes(&loader.say(RANK_0, op(10), failed(0))), ["index load_ended"]);
+    assert_eq!(
+        codes(&is(&mut loader, 21, 1, life(1, 3))),
+        ["rank.1 load_copy", "index op_settled"],
+        "nobody has read it"
+    );
+    loader.say(Address::Index, op(10), ReleaseSlot {});
+    assert_eq!(codes(&is(&mut loader, 22, 1, life(1, 4))), ["index op_settled"]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! What every part of the engine shares: the clients of its ranks, their memory, and the report.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use super::pools::{Buffers, Pools};
 use super::words::{Arrival, GroupWords};
 use super::{EngineConfig, EngineError, Prompt, Report, WrongPiece};
 use crate::bus::Bus;
-use crate::client::{Client, ClientConfig, ClientCounts};
+use crate::client::{Client, ClientConfig, ClientCounts, ClientError};
 use crate::shm::Track;
 
 /// The parts of one engine.
@@ -189,19 +190,20 @@ impl Core {
     }
 
     /// Waits until the first `layers_done` layers of `load` are there on every rank; `false` when it failed. At
-    /// `until` the load is given up here, so that no rank's stream waits on.
+    /// `until`, or when `hopeless` is set, the load is given up here, so that no rank's stream waits on.
     pub(super) async fn arrives(
         &self,
         words: &GroupWords,
         load: &LoadTicket,
         layers_done: u32,
         until: Instant,
+        hopeless: &AtomicBool,
     ) -> bool {
         for polls in 0u32.. {
             match words.arrival(load, layers_done) {
                 Arrival::There => return true,
                 Arrival::Failed => return false,
-                Arrival::Waiting if Instant::now() >= until => {
+                Arrival::Waiting if Instant::now() >= until || hopeless.load(Ordering::Relaxed) => {
                     words.fail(load);
                     return false;
                 }
@@ -212,17 +214,39 @@ impl Core {
         unreachable!("a load is given up at its deadline")
     }
 
+    /// Sets `hopeless` when the control group is replaced: nobody runs its loads any more, and a rank that was not
+    /// told of one fails none.
+    async fn watch_control(&self, hopeless: &AtomicBool) -> Infallible {
+        loop {
+            sleep(CONTROL_PAUSE).await;
+            if let Err(ClientError::NewIncarnation { .. }) = self.lead().heartbeat(self.last_step()).await {
+                hopeless.store(true, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Waits for a whole load that no forward waits for, comparing each layer as it arrives. The nanoseconds it took,
     /// or `None` when it failed.
     pub(super) async fn load(&self, request: usize, load: &Load) -> Option<u64> {
         let (words, started) = (self.words(), Instant::now());
         let until = started + self.config.load_deadline;
-        let mut buffers = Buffers::default();
-        for layer in 0..self.pools.layers_of_load() {
-            if !self.arrives(&words, &load.ticket, layer + 1, until).await {
-                return None;
+        let hopeless = AtomicBool::new(false);
+        let arrive = async {
+            let mut buffers = Buffers::default();
+            for layer in 0..self.pools.layers_of_load() {
+                if !self.arrives(&words, &load.ticket, layer + 1, until, &hopeless).await {
+                    return false;
+                }
+                self.verify(request, &load.pages, self.pools.layer_of_load(layer), &mut buffers);
             }
-            self.verify(request, &load.pages, self.pools.layer_of_load(layer), &mut buffers);
+            true
+        };
+        let has_come = tokio::select! {
+            has_come = arrive => has_come,
+            never = self.watch_control(&hopeless) => match never {},
+        };
+        if !has_come {
+            return None;
         }
         let load_ns = started.elapsed().as_nanos() as u64;
         self.report().latencies.load.record(load_ns);
@@ -230,6 +254,8 @@ impl Core {
     }
 }
 
+/// Between two questions whether the control group that began a load still lives.
+const CONTROL_PAUSE: Duration = Duration::from_millis(500);
 /// Polls of a word before the engine sleeps: a load of zero bytes ends within them.
 const POLLS_BEFORE_SLEEP: u32 = 1_000;
 /// The finest pause of the timer.

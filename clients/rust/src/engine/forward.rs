@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hicached_actors::machine::Trace;
@@ -149,15 +150,19 @@ impl Forwards {
         let trace = trace_of(&batch);
         let until = Instant::now() + self.core.config.room_patience;
         let started = Instant::now();
+        // A step that does not count leaves nobody who would end its loads.
+        let hopeless = AtomicBool::new(false);
         let tell = async {
             let told = self.line.tell(step, trace, until).await;
+            hopeless.store(told.is_err(), Ordering::Relaxed);
             if told.is_ok() {
                 self.core.report().latencies.step.record(started.elapsed().as_nanos() as u64);
             }
             told
         };
         // The message is on its way before the first layer; its answer is not waited for by the computation.
-        let (told, compute_ns) = tokio::join!(tell, compute(&self.core, number, &mut batch, &mut self.buffers));
+        let (told, compute_ns) =
+            tokio::join!(tell, compute(&self.core, number, &mut batch, &mut self.buffers, &hopeless));
         for Running { work, load_failed } in batch {
             let load_ns = (work.load.is_some() && !load_failed).then_some(compute_ns);
             let outcome = Outcome { step: number, load_failed, load_ns, told: told.clone() };
@@ -169,14 +174,14 @@ impl Forwards {
 
 /// Writes the pages of a forward, target layers first, then draft layers, and says so on every rank. Returns the
 /// nanoseconds it took, waits for loads included.
-async fn compute(core: &Core, number: u64, batch: &mut [Running], buffers: &mut Buffers) -> u64 {
+async fn compute(core: &Core, number: u64, batch: &mut [Running], buffers: &mut Buffers, hopeless: &AtomicBool) -> u64 {
     let (pools, words, started) = (&core.pools, core.words(), Instant::now());
     let until = started + core.config.load_deadline;
     for load_layer in 0..pools.layers_of_load() {
         let (track, layer) = pools.layer_of_load(load_layer);
         for Running { work, load_failed } in batch.iter_mut() {
             if let Some(load) = work.load.as_ref().filter(|_| !*load_failed) {
-                if core.arrives(&words, &load.ticket, load_layer + 1, until).await {
+                if core.arrives(&words, &load.ticket, load_layer + 1, until, hopeless).await {
                     core.verify(work.request, &load.pages, (track, layer), buffers);
                 } else {
                     *load_failed = true;

@@ -140,6 +140,13 @@ impl RankProcess {
         self.begin(net, memory, from, op, copy.attempt, kind, pairs, fate);
     }
 
+    /// A load of an older life: nothing will come of it here.
+    pub(super) fn disown_slot(&self, memory: &mut Memory, copy: &LoadCopy) {
+        let layers = u64::from(memory.layout.all_layers());
+        let ring = &mut memory.pools[usize::from(self.rank.0)].ring[copy.ring_slot as usize];
+        ring.decide(copy.base / (layers + 1), ring_state::FAILED, copy.base + layers);
+    }
+
     pub(super) fn stop(&mut self, net: &mut Net, memory: &mut Memory, from: Address, op: OpId, attempt: u32) {
         if !self.ops.contains_key(&op) {
             let fate = Fate::Failed(WrongState::new(op, "stopped before it began").into());

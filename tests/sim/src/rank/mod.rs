@@ -121,6 +121,9 @@ impl RankProcess {
                 if lives.get(usize::from(self.rank.0)).is_some_and(|life| *life != self.life) =>
             {
                 self.stale += 1;
+                if let RankIn::LoadCopy(copy) = &msg {
+                    self.disown_slot(memory, copy);
+                }
             }
             RankIn::BackupCopy(copy) => self.start_backup(net, memory, from, op, copy),
             RankIn::LoadCopy(copy) => self.start_load(net, memory, from, op, copy),
