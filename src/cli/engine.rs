@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Args;
 use futures_util::stream;
-use hicached_client::engine::{Ended, Engine, Progress, Report};
-use serde::Serialize;
+use hicached_client::engine::{Ended, Engine, Progress};
 use tokio::sync::mpsc;
 
 use super::{ConfigArgs, Failure, print, print_json, runtime};
 use crate::config::{BusKind, Checked};
+use crate::replay::lines::{EndedLine, Totals};
 use crate::replay::load::Load;
 use crate::replay::numbered::Numbered;
 use crate::replay::signals::Signals;
@@ -46,45 +46,6 @@ pub(super) struct EngineArgs {
     /// Requests of a thousand that are aborted on the way
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000))]
     abort_permille: u32,
-}
-
-/// One request that is over, with where the engine stands.
-#[derive(Debug, Serialize)]
-struct EndedLine {
-    number: usize,
-    how: &'static str,
-    l1: u32,
-    l2: u32,
-    full_pages: u32,
-    open_ns: Option<u64>,
-    commit_ns: Option<u64>,
-    load_ns: Option<u64>,
-    bytes_verified: u64,
-    mismatches: u64,
-}
-
-/// The last line.
-#[derive(Debug, Serialize)]
-struct Totals {
-    totals: Sums,
-}
-
-#[derive(Debug, Serialize)]
-struct Sums {
-    requests: u64,
-    requests_ended: u64,
-    aborted: u64,
-    failed: u64,
-    failures: Vec<(usize, String)>,
-    reopened: u64,
-    preempted: u64,
-    loads: u64,
-    loads_failed: u64,
-    steps: u64,
-    repeats: u64,
-    refusals: std::collections::BTreeMap<String, u64>,
-    bytes_verified: u64,
-    mismatches: u64,
 }
 
 pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
@@ -145,7 +106,7 @@ async fn serve(group: &Checked, load: Load, mut requests: Numbered) -> Result<()
     });
     let mut unwritten = None;
     let over = |ended: Ended, now: Progress| {
-        if let Err(failure) = print_json(&line_of(ended, now)) {
+        if let Err(failure) = print_json(&EndedLine::of(ended, now)) {
             unwritten.get_or_insert(failure);
         }
     };
@@ -157,7 +118,7 @@ async fn serve(group: &Checked, load: Load, mut requests: Numbered) -> Result<()
     telemetry.stop().await;
     bus.close();
     let report = served?;
-    print_json(&Totals { totals: sums_of(report) })?;
+    print_json(&Totals::of(report))?;
     match (unwritten, refused.lock().unwrap_or_else(PoisonError::into_inner).take()) {
         (Some(failure), _) => Err(failure),
         (None, Some(refused)) => Err(Failure::Usage(refused)),
@@ -190,38 +151,4 @@ fn numbers_of_input(refused: Arc<Mutex<Option<String>>>) -> mpsc::Receiver<usize
         }
     });
     inbox
-}
-
-fn line_of(ended: Ended, now: Progress) -> EndedLine {
-    EndedLine {
-        number: ended.number,
-        how: ended.how.name(),
-        l1: ended.hit.l1,
-        l2: ended.hit.l2,
-        full_pages: ended.full_pages,
-        open_ns: ended.open_ns,
-        commit_ns: ended.commit_ns,
-        load_ns: ended.load_ns,
-        bytes_verified: now.bytes_verified,
-        mismatches: now.mismatches,
-    }
-}
-
-fn sums_of(report: Report) -> Sums {
-    Sums {
-        requests: report.requests,
-        requests_ended: report.requests_ended,
-        aborted: report.aborted,
-        failed: report.failed,
-        failures: report.failures,
-        reopened: report.reopened,
-        preempted: report.preempted,
-        loads: report.loads,
-        loads_failed: report.loads_failed,
-        steps: report.steps,
-        repeats: report.repeats,
-        refusals: report.refusals,
-        bytes_verified: report.bytes_verified,
-        mismatches: report.mismatches,
-    }
 }

@@ -11,6 +11,7 @@ mod progress;
 mod replay;
 mod serve;
 mod sim;
+mod up;
 
 use std::process::ExitCode;
 
@@ -45,6 +46,8 @@ enum Command {
     Check(check::CheckArgs),
     /// Hosts what a configuration names of one group, or of several, until a signal ends it
     Serve(serve::ServeArgs),
+    /// Runs a whole group on this machine, each part a process, and tortures it if wanted
+    Up(crate::fleet::up::UpArgs),
     /// Serves requests as an engine in a process of its own, their numbers on standard input
     Engine(engine::EngineArgs),
     /// Serves a workload of our own and checks every byte
@@ -100,6 +103,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Check(args) => check::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Up(args) => up::run(&args),
         Command::Engine(args) => engine::run(&args),
         Command::Demo(args) => replay::demo(&args),
         Command::Replay(args) => replay::replay(&args),

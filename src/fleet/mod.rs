@@ -2,7 +2,7 @@
 //!
 //! Invariants: a process ends with the thread that started it, whatever ends that; its end is told after everything
 //! it wrote; one that ends by itself is started again after a pause that grows, and counted. Logs of all lives of a
-//! process stand in one file of the fleet's folder.
+//! process stand in one file of the folder of the logs.
 //! Not here: what the processes are (`group`), what they are asked to do (`up`).
 
 mod child;
@@ -10,6 +10,7 @@ mod config_file;
 mod memory;
 #[cfg(test)]
 mod tests;
+pub mod up;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -58,6 +59,8 @@ pub enum State {
     Starting,
     /// Ready.
     Serving,
+    /// Killed, and not known to be gone yet.
+    Killed,
     /// Ended, and started again then.
     Waiting {
         /// When.
@@ -76,6 +79,7 @@ impl State {
             Self::New => "new",
             Self::Starting => "starting",
             Self::Serving => "serving",
+            Self::Killed => "killed",
             Self::Waiting { .. } => "down",
             Self::Ending => "ending",
             Self::Over => "ended",
@@ -91,8 +95,6 @@ pub struct Member {
     child: Option<Child>,
     life: u64,
     next_args: Vec<OsString>,
-    /// Killed by the fleet in this life.
-    killed: bool,
     /// Ends in a row without having served for long.
     short_lives: u32,
     started: Instant,
@@ -184,7 +186,7 @@ pub enum FleetError {
 /// The processes.
 #[derive(Debug)]
 pub struct Fleet {
-    folder: PathBuf,
+    logs: PathBuf,
     members: Vec<Member>,
     told: mpsc::Receiver<Told>,
     tell: mpsc::Sender<Told>,
@@ -192,10 +194,10 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// A fleet without processes. Logs go to `folder`; pauses are spread by `seed`.
-    pub fn new(folder: impl Into<PathBuf>, seed: u64) -> Self {
+    /// A fleet without processes. Logs go to the folder `logs`; pauses are spread by `seed`.
+    pub fn new(logs: impl Into<PathBuf>, seed: u64) -> Self {
         let (tell, told) = mpsc::channel(TOLD_MAX);
-        Self { folder: folder.into(), members: Vec::new(), told, tell, chance: seed }
+        Self { logs: logs.into(), members: Vec::new(), told, tell, chance: seed }
     }
 
     /// Adds a process, which is not started yet; returns its place.
@@ -206,7 +208,6 @@ impl Fleet {
             child: None,
             life: 0,
             next_args: Vec::new(),
-            killed: false,
             short_lives: 0,
             started: Instant::now(),
             restarts: 0,
@@ -243,8 +244,7 @@ impl Fleet {
         member.life += 1;
         let started = Child::start(&member.spec, &extra, &log, (place, member.life), self.tell.clone());
         let child = started.map_err(|source| FleetError::Start { name: member.spec.name.clone(), source })?;
-        (member.child, member.state, member.killed, member.started) =
-            (Some(child), State::Starting, false, Instant::now());
+        (member.child, member.state, member.started) = (Some(child), State::Starting, Instant::now());
         Ok(())
     }
 
@@ -256,7 +256,7 @@ impl Fleet {
         loop {
             let due = self.members.iter().enumerate().filter_map(|(place, member)| match member.state {
                 State::Waiting { until } => Some((until, place)),
-                State::New | State::Starting | State::Serving | State::Ending | State::Over => None,
+                State::New | State::Starting | State::Serving | State::Killed | State::Ending | State::Over => None,
             });
             let due = due.min();
             let at = due.map_or_else(Instant::now, |(until, _)| until);
@@ -311,16 +311,18 @@ impl Fleet {
     /// Kills a process as a crash would; it is started again by [`Self::next`]. `false` when it does not run.
     pub fn kill(&mut self, place: usize) -> bool {
         let member = &mut self.members[place];
-        let Some(child) = member.child.as_ref().filter(|_| !member.killed) else { return false };
+        let Some(child) = member.child.as_ref().filter(|_| member.state != State::Killed) else { return false };
         child.signal(Signal::KILL);
-        member.killed = true;
+        if member.state != State::Ending {
+            member.state = State::Killed;
+        }
         true
     }
 
     /// Writes a line to the standard input of a process; `false` when it does not take one at the moment.
     pub fn write(&self, place: usize, line: String) -> bool {
         let member = &self.members[place];
-        !member.killed && member.child.as_ref().is_some_and(|child| child.write(line))
+        member.state != State::Killed && member.child.as_ref().is_some_and(|child| child.write(line))
     }
 
     /// Ends the standard input of a process, which is not started again.
@@ -392,12 +394,12 @@ impl Fleet {
     }
 
     fn log_file(&self, place: usize) -> PathBuf {
-        self.folder.join(format!("{}.log", self.members[place].spec.name.replace(' ', "-")))
+        self.logs.join(format!("{}.log", self.members[place].spec.name.replace(' ', "-")))
     }
 
     /// The folder of the logs.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    pub fn logs(&self) -> &Path {
+        &self.logs
     }
 
     fn hear(&mut self, Told { place, life, heard }: Told) -> Result<Option<Event>, FleetError> {
@@ -424,7 +426,7 @@ impl Fleet {
             member.state = State::Over;
             return Ok(Event::Ended { place, asked: true, status });
         }
-        if member.killed {
+        if member.state == State::Killed {
             let until = Instant::now();
             (member.state, member.short_lives) = (State::Waiting { until }, 0);
             return Ok(Event::Ended { place, asked: true, status });

@@ -98,7 +98,7 @@ impl RankMachine {
     }
 
     /// A load of an older life of this rank: nothing will come, and its engine must not wait.
-    pub(super) fn disown_slot(&self, msg: &LoadCopy) {
+    pub(super) fn disown_slot(&mut self, msg: &LoadCopy) {
         if let Ok(ring_use) = RingUse::of(msg, self.layers.total()) {
             self.give_slot_up(ring_use);
         }

@@ -18,6 +18,7 @@ mod ops;
 mod orders;
 mod page_table;
 mod pool_file;
+mod pool_view;
 mod sealing;
 mod spans;
 
@@ -33,6 +34,7 @@ pub use layout::{ManifestError, layout_of};
 pub use machine::{RankMachine, RankParts};
 pub use page_table::{PageTable, Row, Sums};
 pub use pool_file::{PoolError, PoolFile, PoolSpec};
+pub use pool_view::PoolView;
 
 /// What a shell says to start a rank.
 #[derive(Clone, Debug)]

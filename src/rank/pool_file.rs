@@ -53,6 +53,14 @@ pub struct PoolFile {
 }
 
 impl PoolFile {
+    /// Where the table of the pool at `path` stands and its rows: what a header that is whole says.
+    pub(super) fn table_place(segment: &Segment) -> Result<(u64, u32), PoolError> {
+        let torn = || PoolError::Torn { path: segment.path().into() };
+        let found = found_header(segment)?;
+        let slots = u32::try_from(found[SLOTS]).map_err(|_| torn())?;
+        if found[..2] == [MAGIC, VERSION] { Ok((found[TABLE], slots)) } else { Err(torn()) }
+    }
+
     /// Attaches the file at `path`, or makes it when there is none.
     ///
     /// # Errors
@@ -106,16 +114,7 @@ impl PoolFile {
         let places = Places::of(spec);
         let boot = boot_id();
         let wanted = header(spec, places, boot);
-        let mut bytes = [0; HEADER_WORDS * 8];
-        if segment.len_bytes() < places.words_offset {
-            return Err(PoolError::Torn { path: path.into() });
-        }
-        segment.read(0, &mut bytes)?;
-        let (words, _) = bytes.as_chunks::<8>();
-        let found: [u64; HEADER_WORDS] = std::array::from_fn(|at| u64::from_ne_bytes(words[at]));
-        if found[CHECKSUM] != mix(0, &found[..CHECKSUM]) {
-            return Err(PoolError::Torn { path: path.into() });
-        }
+        let found = found_header(&segment)?;
         for (at, field) in FIELDS.iter().enumerate() {
             if found[at] != wanted[at] {
                 let is_opaque = *field == "magic" || field.starts_with("manifest digest");
@@ -330,6 +329,19 @@ fn header(spec: PoolSpec<'_>, places: Places, boot: [u64; 2]) -> [u64; HEADER_WO
     words
 }
 
+/// The header of a file that has one, whole.
+fn found_header(segment: &Segment) -> Result<[u64; HEADER_WORDS], PoolError> {
+    let torn = || PoolError::Torn { path: segment.path().into() };
+    let mut bytes = [0; HEADER_WORDS * 8];
+    if segment.len_bytes() < PART_ALIGN_BYTES {
+        return Err(torn());
+    }
+    segment.read(0, &mut bytes)?;
+    let (words, _) = bytes.as_chunks::<8>();
+    let found: [u64; HEADER_WORDS] = std::array::from_fn(|at| u64::from_ne_bytes(words[at]));
+    if found[CHECKSUM] == mix(0, &found[..CHECKSUM]) { Ok(found) } else { Err(torn()) }
+}
+
 /// The boot of this machine, or zeros where the kernel does not tell.
 fn boot_id() -> [u64; 2] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -373,6 +385,8 @@ const FIELDS: [&str; 16] = [
     "records_offset",
     "file_bytes",
 ];
+const SLOTS: usize = 8;
+const TABLE: usize = 13;
 const BOOT: usize = FIELDS.len();
 const CHECKSUM: usize = BOOT + 2;
 const HEADER_WORDS: usize = CHECKSUM + 1;

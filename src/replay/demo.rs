@@ -54,7 +54,7 @@ impl DemoArgs {
 
 /// Four ranks with target and draft. The device holds a few requests, the host less than the conversations that are
 /// under way, and more requests are in flight than the device can hold at their longest.
-fn demo_group(mut config: Config, control_only: bool) -> Config {
+pub fn demo_group(mut config: Config, control_only: bool) -> Config {
     config.group.cp_size = 4;
     config.group.shared_kv = true;
     config.group.chunk_tokens_max = CHUNK_TOKENS;

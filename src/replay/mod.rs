@@ -1,7 +1,9 @@
 //! Recorded traffic: its traces and what a correct cache makes of them.
 
 pub mod demo;
+pub mod figures;
 pub mod folder;
+pub mod lines;
 pub mod load;
 #[cfg(test)]
 mod lru;

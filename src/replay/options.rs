@@ -150,7 +150,7 @@ impl BusArgs {
     ///
     /// # Errors
     /// What cannot be read.
-    pub(super) fn layered(&self, fixed: &[Fixed], faults: &mut Vec<String>) -> Result<Config, ConfigRefused> {
+    pub fn layered(&self, fixed: &[Fixed], faults: &mut Vec<String>) -> Result<Config, ConfigRefused> {
         let layers = Layers { set: self.set.clone(), ..Layers::default() }.with_environment();
         for (said, named) in layers.named() {
             let names =
@@ -208,7 +208,7 @@ pub fn components(page_tokens: u32, control_only: bool) -> Vec<ComponentConfig> 
 }
 
 /// A key that a command sets itself, and what to do in place of setting it.
-pub(super) type Fixed = (&'static str, &'static str);
+pub type Fixed = (&'static str, &'static str);
 
 /// Keys that no run takes from elsewhere.
 const FIXED_EVERYWHERE: [Fixed; 6] = [

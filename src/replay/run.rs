@@ -5,15 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::Stream;
-use hicached_actors::protocol::{Address, Flush, Keys};
+use hicached_actors::protocol::Address;
 use hicached_client::client::{Client, ClientError};
 use hicached_client::engine::{Ended, Engine, EngineError, Hit, Progress, Prompt, Report};
 use sha2::{Digest, Sha256};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
+use super::figures::{figures, flush_all, members, moved, serving};
 use super::folder::{Folder, FolderError};
 use super::load::Load;
-use super::outcome::{HitPages, LatencyUs, MovedPages, Outcome, Percentiles};
+use super::outcome::{HitPages, LatencyUs, Outcome, Percentiles};
 use super::signals::Signals;
 use crate::config::{Checked, ConfigRefused};
 use crate::shell::{LocalGroup, NoBroker, StartError, connect};
@@ -78,10 +79,10 @@ impl Run<'_> {
             number = signals.next() => return Err(RunError::Interrupted(number)),
         };
         let running = LocalGroup::start(&group, bus.clone()).await?;
-        let mut engine =
-            Engine::start(bus.clone(), self.load.engine_config(&group, running.telemetry().spans())).await?;
-        serving(&running).await;
-        let over = AtomicU64::new(0);
+        let spans = running.telemetry().spans();
+        let mut engine = Engine::start(bus.clone(), self.load.engine_config(&group, spans)).await?;
+        serving(engine.client()).await?;
+        let (over, client) = (AtomicU64::new(0), engine.client().clone());
         let mut hits = Vec::new();
         let count = |ended: Ended, now: Progress| {
             note(&mut hits, &ended);
@@ -90,13 +91,13 @@ impl Run<'_> {
         };
         let served = tokio::select! {
             report = engine.run(prompts, count) => Ok(report),
-            never = tell_of_stalls(&running, &over) => match never {},
+            never = tell_of_stalls(client, group.config.group.cp_size, &over) => match never {},
             number = signals.next() => Err(RunError::Interrupted(number)),
         };
         let outcome = match served {
             Ok(report) => {
                 let hash = hash_of_hits(&hits, in_file_order);
-                self.measure(report, hash, &running, engine.client()).await
+                self.measure(report, hash, engine.client()).await
             }
             Err(error) => Err(error),
         };
@@ -106,15 +107,10 @@ impl Run<'_> {
         outcome
     }
 
-    async fn measure(
-        &self,
-        report: Report,
-        per_request_sha256: String,
-        running: &LocalGroup,
-        client: &Client,
-    ) -> Result<Outcome, RunError> {
-        let pages = moved(running).await;
-        let leaked_pages = flush_all(self.group, running, client).await?;
+    async fn measure(&self, report: Report, per_request_sha256: String, client: &Client) -> Result<Outcome, RunError> {
+        let pages = moved(&figures(client, Address::Index).await?);
+        let capacity_pages = u64::from(self.group.config.l1.pages) + u64::from(self.group.config.l2.pages);
+        let leaked_pages = flush_all(client, capacity_pages).await?;
         let config = &self.group.config;
         Ok(Outcome {
             trace: self.name.clone(),
@@ -147,21 +143,14 @@ impl Run<'_> {
     }
 }
 
-/// Waits until sessions can begin, so that none is refused for coming early. A group that takes longer refuses them.
-async fn serving(running: &LocalGroup) {
-    let until = Instant::now() + SERVING_MAX;
-    while running.figure(Address::Index, "index.serving").await == 0 && Instant::now() < until {
-        sleep(Duration::from_millis(1)).await;
-    }
-}
-
 /// Logs every figure of the group when no request has ended for a while.
-async fn tell_of_stalls(running: &LocalGroup, over: &AtomicU64) -> Infallible {
+async fn tell_of_stalls(client: Client, cp_size: u8, over: &AtomicU64) -> Infallible {
     loop {
         let before = over.load(Ordering::Relaxed);
         sleep(STALL).await;
         if over.load(Ordering::Relaxed) == before {
-            for (actor, figures) in running.figures().await {
+            for actor in members(cp_size) {
+                let figures = figures(&client, actor).await;
                 tracing::warn!(%actor, ?figures, "no request has ended for {STALL:?}");
             }
         }
@@ -183,50 +172,17 @@ fn hash_of_hits(hits: &[Hit], in_file_order: Option<&[usize]>) -> String {
     if let Some(places) = in_file_order {
         pages.sort_by_key(|(sent, _)| places.get(*sent).copied());
     }
+    hash_of(pages.into_iter().map(|(_, pages)| pages))
+}
+
+/// SHA-256 over numbers, decimal, a newline after each.
+pub(crate) fn hash_of(pages: impl Iterator<Item = u64>) -> String {
     let mut hash = Sha256::new();
-    for (_, pages) in pages {
-        hash.update(format!("{pages}\n"));
-    }
+    pages.for_each(|pages| hash.update(format!("{pages}\n")));
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-async fn moved(running: &LocalGroup) -> MovedPages {
-    MovedPages {
-        backed_up: running.figure(Address::Index, "index.stored_l2").await,
-        loaded: running.figure(Address::Index, "index.loaded").await,
-        evicted_l1: running.figure(Address::Index, "index.evicted_l1").await,
-        evicted_l2: running.figure(Address::Index, "index.evicted_l2").await,
-    }
-}
-
-/// Gives up every page of both tiers, again and again until nothing is kept or in flight; capacity minus free pages
-/// when that is so, or when the time is over.
-async fn flush_all(group: &Checked, running: &LocalGroup, client: &Client) -> Result<u64, RunError> {
-    let capacity = u64::from(group.config.l1.pages) + u64::from(group.config.l2.pages);
-    let until = Instant::now() + FLUSH_MAX;
-    loop {
-        let flush = Flush { tier: 0, salt: Vec::new(), prefix: Keys::default(), quarantined: false };
-        let flushed = client.flush(flush).await?;
-        let mut free = 0;
-        for tier in ["allocator.l1_free_pages", "allocator.l2_free_pages"] {
-            free += running.figure(Address::Allocator, tier).await;
-        }
-        let leaked = capacity.saturating_sub(free);
-        tracing::debug!(?flushed, leaked, "flushed");
-        let is_idle = flushed.in_flight == 0 && flushed.l1_kept == 0 && flushed.l2_kept == 0;
-        if (is_idle && leaked == 0) || Instant::now() >= until {
-            return Ok(leaked);
-        }
-        sleep(FLUSH_PAUSE).await;
-    }
-}
-
-/// The ranks' page tables are read and the allocator knows what is taken.
-const SERVING_MAX: Duration = Duration::from_secs(5);
 /// Longer than any request of a healthy run takes.
 const STALL: Duration = Duration::from_secs(10);
-/// A flush waits for backups that still run; none takes this long.
-const FLUSH_MAX: Duration = Duration::from_secs(30);
-const FLUSH_PAUSE: Duration = Duration::from_millis(5);
 /// After a flush nothing runs; what does is reported as leaked.
 const STOP_MAX: Duration = Duration::from_secs(1);

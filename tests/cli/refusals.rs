@@ -247,3 +247,26 @@ fn a_broker_that_cannot_be_reached_is_named_without_its_password() {
     let traced = hicached(&["demo", "--bus", "nats", "--nats-url", url, "--log", "trace"]);
     assert!(!stderr(&traced).contains("secret"), "{}", stderr(&traced));
 }
+
+#[test]
+fn every_fault_of_a_group_to_bring_up_is_said_at_once() {
+    let gone = "/nonexistent.b64.jsonl";
+    let rows: &[(&[&str], &[&str])] = &[
+        (&["up", "--compare", "--trace", gone], &["--compare is given without --kills", "/nonexistent.b64.jsonl"]),
+        (
+            &["up", "--set", "l1.pages=8", "--set", "bus.url=nats://me:secret@h:1", "--logs", "/nonexistent"],
+            &["l1.pages is fixed here, use --l1-pages", "bus.url is fixed here", "--logs is /nonexistent"],
+        ),
+        (&["up", "--ranks", "2", "--l1-pages", "7", "--l2-pages", "9"], &["l1.pages is 7", "l2.pages is 9"]),
+        (&["up", "--soak", "9", "--growth-max", "-1"], &["--growth-max is -1: make it 0..=1000"]),
+        (&["engine", "--trace", gone], &["bus.kind is memory", "/nonexistent.b64.jsonl"]),
+    ];
+    for (args, faults) in rows {
+        assert_refused(&hicached(args), faults);
+    }
+    for args in
+        [&["up", "--kill", "cat"][..], &["up", "--page-tokens", "64"], &["up", "--soak", "1"], &["up", "--ranks", "0"]]
+    {
+        assert_eq!(hicached(args).status.code(), Some(2), "{args:?}");
+    }
+}

@@ -10,6 +10,7 @@ mod replaced;
 mod rival;
 mod served;
 mod traces;
+mod up;
 
 use std::path::PathBuf;
 use std::sync::Arc;

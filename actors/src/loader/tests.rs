@@ -234,7 +234,7 @@ fn a_dead_rank_counts_as_stopped_and_the_others_are_waited_for() {
     assert_eq!(codes(&loader.say(RANK_0, op(12), failed(0))), ["rank.1 stop"]);
     assert_eq!(
         codes(&is(&mut loader, 22, 1, life(1, 3))),
-        ["index load_ended", "rank.1 load_copy", "index op_settled"]
+        ["rank.1 load_copy", "index load_ended", "rank.1 load_copy", "index op_settled"]
     );
 }
 

@@ -43,6 +43,14 @@ pub(super) struct Placed {
     pub(super) content: Key,
 }
 
+/// One session of a request. Its pages are its own for as long as its control group lives: the next one gives them to
+/// others once every rank has registered again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Life {
+    pub(super) request: usize,
+    pub(super) control: Incarnation,
+}
+
 /// A load that a request waits for.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
@@ -155,11 +163,16 @@ impl Core {
         report.full_pages += u64::from(prompt.plan.pages());
     }
 
-    /// Compares one layer of `pages` with what it must be.
-    pub(super) fn verify(&self, request: usize, pages: &[Placed], at: (Track, u32), buffers: &mut Buffers) {
+    /// Compares one layer of `pages` of a session with what it must be.
+    pub(super) fn verify(&self, life: Life, pages: &[Placed], at: (Track, u32), buffers: &mut Buffers) {
         let mut bytes = 0;
         for placed in pages {
             bytes += self.pools.verify(placed.page, placed.content, at, buffers, |wrong| {
+                if self.lead().control() != life.control {
+                    // The session is over, and its pages may be somebody else's by now.
+                    return;
+                }
+                let request = life.request;
                 let Placed { position, page, .. } = *placed;
                 let mismatch = WrongPiece {
                     request,
@@ -178,13 +191,13 @@ impl Core {
     }
 
     /// Every layer of `pages`, giving way to others between layers.
-    pub(super) async fn verify_all(&self, request: usize, pages: &[Placed]) {
+    pub(super) async fn verify_all(&self, life: Life, pages: &[Placed]) {
         if pages.is_empty() {
             return;
         }
         let mut buffers = Buffers::default();
         for layer in 0..self.pools.layers_of_load() {
-            self.verify(request, pages, self.pools.layer_of_load(layer), &mut buffers);
+            self.verify(life, pages, self.pools.layer_of_load(layer), &mut buffers);
             yield_now().await;
         }
     }
@@ -216,7 +229,7 @@ impl Core {
 
     /// Sets `hopeless` when the control group is replaced: nobody runs its loads any more, and a rank that was not
     /// told of one fails none.
-    async fn watch_control(&self, hopeless: &AtomicBool) -> Infallible {
+    pub(super) async fn watch_control(&self, hopeless: &AtomicBool) -> Infallible {
         loop {
             sleep(CONTROL_PAUSE).await;
             if let Err(ClientError::NewIncarnation { .. }) = self.lead().heartbeat(self.last_step()).await {
@@ -227,7 +240,7 @@ impl Core {
 
     /// Waits for a whole load that no forward waits for, comparing each layer as it arrives. The nanoseconds it took,
     /// or `None` when it failed.
-    pub(super) async fn load(&self, request: usize, load: &Load) -> Option<u64> {
+    pub(super) async fn load(&self, life: Life, load: &Load) -> Option<u64> {
         let (words, started) = (self.words(), Instant::now());
         let until = started + self.config.load_deadline;
         let hopeless = AtomicBool::new(false);
@@ -237,7 +250,7 @@ impl Core {
                 if !self.arrives(&words, &load.ticket, layer + 1, until, &hopeless).await {
                     return false;
                 }
-                self.verify(request, &load.pages, self.pools.layer_of_load(layer), &mut buffers);
+                self.verify(life, &load.pages, self.pools.layer_of_load(layer), &mut buffers);
             }
             true
         };

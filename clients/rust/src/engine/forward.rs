@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use hicached_actors::machine::Trace;
@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 use super::EngineError;
-use super::core::{Core, Load, Placed};
+use super::core::{Core, Life, Load, Placed};
 use super::pools::Buffers;
 use crate::client::{Client, ClientError};
 use crate::shm::Track;
@@ -21,14 +21,14 @@ use crate::shm::Track;
 /// What the forwards are asked for.
 pub(super) enum Job {
     /// A session can run.
-    Run(Work),
+    Run(Box<Work>),
     /// The control group `seen` is gone, or does not know a rank: register, unless that has been done since.
     Join { seen: Incarnation, done: oneshot::Sender<Result<(), EngineError>> },
 }
 
 /// What one session wants of the next forward.
 pub(super) struct Work {
-    pub(super) request: usize,
+    pub(super) life: Life,
     pub(super) entry: StepEntry,
     /// Pages to write, with what they hold after this forward.
     pub(super) writes: Vec<Placed>,
@@ -102,7 +102,7 @@ impl Forwards {
             yield_now().await;
             while let Some(job) = next.take().or_else(|| jobs.try_recv().ok()) {
                 match job {
-                    Job::Run(work) => batch.push(Running { work, load_failed: false }),
+                    Job::Run(work) => batch.push(Running { work: *work, load_failed: false }),
                     Job::Join { seen, done } => {
                         // Nobody may wait any more; the join is done all the same.
                         done.send(self.join(seen).await).ok();
@@ -137,7 +137,25 @@ impl Forwards {
         Ok(())
     }
 
-    async fn forward(&mut self, mut batch: Vec<Running>) {
+    /// Ends the work of sessions whose control group is gone: what they hold may be given to others, and is not to be
+    /// written. Joins are made by this task alone, so that a forward has one control group from its start to its end.
+    fn end_outlived(&self, batch: Vec<Running>) -> Vec<Running> {
+        let new = self.core.lead().control();
+        let (lives, outlived): (Vec<_>, Vec<_>) = batch.into_iter().partition(|one| one.work.life.control == new);
+        for Running { work, .. } in outlived {
+            let told = Err(ClientError::NewIncarnation { old: work.life.control, new });
+            let outcome = Outcome { step: self.core.last_step(), load_failed: false, load_ns: None, told };
+            // A session whose caller gave it up wants no outcome.
+            work.done.send(outcome).ok();
+        }
+        lives
+    }
+
+    async fn forward(&mut self, batch: Vec<Running>) {
+        let mut batch = self.end_outlived(batch);
+        if batch.is_empty() {
+            return;
+        }
         let number = self.next_step;
         self.next_step += 1;
         self.core.launched(number);
@@ -150,19 +168,23 @@ impl Forwards {
         let trace = trace_of(&batch);
         let until = Instant::now() + self.core.config.room_patience;
         let started = Instant::now();
-        // A step that does not count leaves nobody who would end its loads.
+        let (core, line, buffers) = (&self.core, &mut self.line, &mut self.buffers);
         let hopeless = AtomicBool::new(false);
         let tell = async {
-            let told = self.line.tell(step, trace, until).await;
-            hopeless.store(told.is_err(), Ordering::Relaxed);
+            let told = line.tell(step, trace, until).await;
             if told.is_ok() {
-                self.core.report().latencies.step.record(started.elapsed().as_nanos() as u64);
+                core.report().latencies.step.record(started.elapsed().as_nanos() as u64);
             }
             told
         };
         // The message is on its way before the first layer; its answer is not waited for by the computation.
-        let (told, compute_ns) =
-            tokio::join!(tell, compute(&self.core, number, &mut batch, &mut self.buffers, &hopeless));
+        let run = async {
+            tokio::select! {
+                compute_ns = compute(core, number, &mut batch, buffers, &hopeless) => compute_ns,
+                never = core.watch_control(&hopeless) => match never {},
+            }
+        };
+        let (told, compute_ns) = tokio::join!(tell, run);
         for Running { work, load_failed } in batch {
             let load_ns = (work.load.is_some() && !load_failed).then_some(compute_ns);
             let outcome = Outcome { step: number, load_failed, load_ns, told: told.clone() };
@@ -182,7 +204,7 @@ async fn compute(core: &Core, number: u64, batch: &mut [Running], buffers: &mut 
         for Running { work, load_failed } in batch.iter_mut() {
             if let Some(load) = work.load.as_ref().filter(|_| !*load_failed) {
                 if core.arrives(&words, &load.ticket, load_layer + 1, until, hopeless).await {
-                    core.verify(work.request, &load.pages, (track, layer), buffers);
+                    core.verify(work.life, &load.pages, (track, layer), buffers);
                 } else {
                     *load_failed = true;
                 }

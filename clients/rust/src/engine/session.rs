@@ -1,13 +1,16 @@
 //! The life of one request: `open`, the load, prefill in chunks, decode, `close` or `abort`.
 
+use std::time::Duration;
+
 use hicached_actors::protocol::{
-    Abort, Close, Extend, Keys, LoadTicket, Malformed, OpId, Open, Opened, Owners, PageId, Pages, StepEntry, WrongState,
+    Abort, Close, Extend, Keys, LoadTicket, Malformed, OpId, Open, Opened, Owners, PageId, Pages, Refusal, StepEntry,
+    WrongState,
 };
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::content::partial;
-use super::core::{Core, Load, Placed};
+use super::core::{Core, Life, Load, Placed};
 use super::fate::{End, Fate};
 use super::forward::{Job, Work, ended, join_again};
 use super::words::is_sound;
@@ -53,7 +56,11 @@ async fn lives(
             Ok(Over::Aborted) => return Ok(How::Aborted),
             Ok(Over::Preempted) if life < LIVES_MAX => core.report().preempted += 1,
             Ok(Over::Preempted) => return Err(odd("lives", life, "fewer").into()),
-            Err(ClientError::NewIncarnation { .. }) if life < LIVES_MAX => {
+            // Whatever is said of a session behind the end of its control group says that it is over.
+            Err(error)
+                if life < LIVES_MAX
+                    && (matches!(error, ClientError::NewIncarnation { .. }) || core.lead().control() != control) =>
+            {
                 join_again(jobs, control).await?;
                 core.report().reopened += 1;
             }
@@ -78,6 +85,7 @@ struct Session<'a> {
     client: &'a Client,
     jobs: &'a mpsc::Sender<Job>,
     ended: &'a mut Ended,
+    life: Life,
     prompt: &'a Prompt,
     fate: Fate,
     id: OpId,
@@ -87,6 +95,8 @@ struct Session<'a> {
     load: Option<LoadTicket>,
     /// First position of its load, to which the session falls back when the load has failed.
     load_first: Option<u32>,
+    /// When it fell back, until the step behind that counts.
+    fell_back: Option<Instant>,
     /// Tokens that are in the pages, or on their way into them by the load.
     frontier: u32,
     tail: Tail,
@@ -109,18 +119,21 @@ async fn live(
     let (id, opened, open_ns) = open(core, client, prompt).await?;
     let hit = Hit { l1: opened.l1_hit, l2: opened.l2_hit };
     (ended.hit, ended.open_ns) = (hit, Some(open_ns));
+    let life = Life { request: ended.number, control: opened.control };
     let mut session = Session {
         core,
         client,
         jobs,
         fate: Fate::draw(&core.config, ended.number),
         ended,
+        life,
         prompt,
         id,
         pages: Vec::new(),
         hit,
         load: None,
         load_first: None,
+        fell_back: None,
         frontier: 0,
         tail: Tail::of(&prompt.plan, core.config.paging()),
         decoded: 0,
@@ -202,7 +215,7 @@ impl Session<'_> {
 
     async fn run(&mut self) -> Result<Over, ClientError> {
         let l1_hits = self.placed(0, self.hit.l1);
-        self.core.verify_all(self.ended.number, &l1_hits).await;
+        self.core.verify_all(self.life, &l1_hits).await;
         let stop_after = self.fate.end.after(self.forwards_left());
         loop {
             if stop_after.is_some_and(|after| self.forwards >= after) {
@@ -215,14 +228,15 @@ impl Session<'_> {
                 match self.forward().await {
                     Ok(()) => {}
                     Err(error) if error.room_hint().is_some() => return self.abort(Over::Preempted).await,
+                    Err(ClientError::Refused(Refusal::WrongState(_))) => return self.abort(Over::Preempted).await,
                     Err(error) => return Err(error),
                 }
             } else if let Some(load) = self.load.take() {
                 let load = self.with_pages(load);
-                match self.core.load(self.ended.number, &load).await {
+                match self.core.load(self.life, &load).await {
                     Some(load_ns) => self.ended.load_ns = Some(load_ns),
                     None => {
-                        self.fall_back();
+                        self.fall_back().await;
                     }
                 }
             } else {
@@ -233,7 +247,7 @@ impl Session<'_> {
             // Without a draft only what was served holds every component.
             let whole = if self.fate.draft { self.end() / self.page_tokens() } else { self.hit.l1 };
             let full = self.placed(0, whole);
-            self.core.verify_all(self.ended.number, &full).await;
+            self.core.verify_all(self.life, &full).await;
         }
         if self.core.config.paging().lookahead_tokens > 0 {
             // The token that was sampled last is in no page, and keys the page before it.
@@ -270,9 +284,9 @@ impl Session<'_> {
             load_read: self.hit.l2 > 0 && load.is_none(),
         };
         let (done, outcome) = oneshot::channel();
-        let trace = self.client.trace();
-        let work = Work { request: self.ended.number, entry, writes: self.writes(first, last, end), trace, load, done };
-        self.jobs.send(Job::Run(work)).await.map_err(|_| ended())?;
+        let (life, trace) = (self.life, self.client.trace());
+        let work = Work { life, entry, writes: self.writes(first, last, end), trace, load, done };
+        self.jobs.send(Job::Run(Box::new(work))).await.map_err(|_| ended())?;
         let outcome = outcome.await.map_err(|_| ended())?;
         self.forwards += 1;
         self.ended.load_ns = outcome.load_ns.or(self.ended.load_ns);
@@ -280,19 +294,30 @@ impl Session<'_> {
         let is_void = outcome.told?.contains(&self.id);
         if !outcome.load_failed && !is_void {
             (self.frontier, self.keyed) = (end, keyed);
+            if self.fell_back.take().is_some() {
+                self.load_first = None;
+            }
             return Ok(());
         }
         // The load failed here, or on a rank that had said otherwise; or the session is over.
-        match self.fall_back() {
+        match self.fall_back().await {
             true => Ok(()),
             false => Err(ClientError::Refused(WrongState::new(self.id, "void").into())),
         }
     }
 
-    /// The load failed: its pages are this session's to compute, under a new step. `false` when it has no load.
-    fn fall_back(&mut self) -> bool {
-        let Some(first) = self.load_first.take() else { return false };
-        self.core.report().loads_failed += 1;
+    /// The load failed: its pages are this session's to compute, under a new step. That is void as well while another
+    /// rank still writes them, and runs again. `false` when it has no load, or when that takes too long.
+    async fn fall_back(&mut self) -> bool {
+        let Some(first) = self.load_first else { return false };
+        match self.fell_back {
+            None => {
+                self.core.report().loads_failed += 1;
+                self.fell_back = Some(Instant::now());
+            }
+            Some(since) if since.elapsed() < self.core.config.preempt_after => sleep(VOID_PAUSE).await,
+            Some(_) => return false,
+        }
         self.frontier = first * self.page_tokens();
         true
     }
@@ -427,5 +452,7 @@ fn odd(field: &str, value: impl std::fmt::Display, limit: impl std::fmt::Display
     ClientError::Decode(Malformed::new(field, value, limit))
 }
 
+/// Until a rank that still writes has stopped: a few messages.
+const VOID_PAUSE: Duration = Duration::from_millis(5);
 /// Times one request is begun: every life but the last ended with its control group, or for want of pages.
 const LIVES_MAX: u32 = 64;

@@ -60,6 +60,22 @@ impl Segment {
         Self::map(file, path, bytes)
     }
 
+    /// Maps an existing file, whole, for reading alone: a store to one of its words ends the process. It takes no part
+    /// in locks.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_to_read(path: &Path) -> Result<Self, ShmError> {
+        let file = File::open(path).map_err(|source| ShmError::io("open", path, source))?;
+        let bytes = file.metadata().map_err(|source| ShmError::io("measure", path, source))?.len();
+        if bytes == 0 {
+            return Err(ShmError::Size { path: path.into(), bytes, wanted_bytes: 1 });
+        }
+        let map = MmapOptions::new().len(bytes as usize).map_raw_read_only(&file);
+        let map = map.map_err(|source| ShmError::io("map", path, source))?;
+        Ok(Self { map, file, path: path.into() })
+    }
+
     fn map(file: File, path: &Path, bytes: u64) -> Result<Self, ShmError> {
         let map = MmapOptions::new().len(bytes as usize).map_raw(&file);
         let map = map.map_err(|source| ShmError::io("map", path, source))?;

@@ -40,7 +40,7 @@ pub(super) struct State {
     pub(super) ranks: Vec<FakeRank>,
     pub(super) serve: Serve,
     /// The next step counts for none of its sessions.
-    pub(super) void_once: bool,
+    pub(super) void: u32,
     /// No rank ever moves a word of a load.
     pub(super) dead_ranks: bool,
     /// Nobody is there.
@@ -85,7 +85,7 @@ impl Daemon {
             manifest,
             control: Incarnation([8; 16]),
             serve: Serve::Nothing,
-            void_once: false,
+            void: 0,
             dead_ranks: false,
             away: false,
             leaves_at: None,
@@ -259,7 +259,8 @@ impl State {
             return Refusal::from(Gap { expected: self.next_step, got: step.number }).into();
         }
         self.next_step += 1;
-        if std::mem::take(&mut self.void_once) {
+        if self.void > 0 {
+            self.void -= 1;
             let void = step.entries.iter().map(|entry| entry.session).collect();
             return Stepped { number: step.number, backups: vec![], void }.into();
         }

@@ -6,6 +6,9 @@ use futures_util::stream;
 use hicached_actors::protocol::*;
 
 use self::daemon::{Daemon, Serve};
+use super::core::{Life, Placed};
+use super::forward::Work;
+use super::pools::Buffers;
 use super::*;
 use crate::shm::{Track, word_value};
 use crate::tokens::PagePlan;
@@ -171,14 +174,15 @@ async fn a_load_that_failed_behind_its_last_word_sends_the_session_back() {
     run(&mut engine, vec![prompt(&config, 1, 70)]).await;
     daemon.kinds();
     daemon.state().serve = Serve::FromL2;
-    daemon.state().void_once = true;
+    daemon.state().void = 3;
     let report = run(&mut engine, vec![prompt(&config, 1, 70)]).await;
     let requests = daemon.requests();
     let entries: Vec<_> = steps(&requests)
         .iter()
         .map(|step| (step.number, step.entries[0].first_token, step.entries[0].tokens))
         .collect();
-    assert_eq!(entries, [(2, 64, 6), (3, 0, 70)]);
+    // Another rank still writes the pages of the load when the session runs them again, twice.
+    assert_eq!(entries, [(2, 64, 6), (3, 0, 70), (4, 0, 70), (5, 0, 70)]);
     assert_eq!((report.loads_failed, report.is_clean()), (1, true));
 }
 
@@ -408,6 +412,60 @@ async fn an_idle_engine_says_that_it_lives_and_joins_a_new_control_group_by_itse
     tokio::time::sleep(Duration::from_secs(60)).await;
     assert_eq!(daemon.kinds(), ["register", "register"], "once for the group, whichever rank heard of it");
     assert_eq!(engine.client().control(), Incarnation([9; 16]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_load_of_a_control_group_that_was_replaced_is_not_waited_for() {
+    // With a tail to compute, and with nothing to compute at all.
+    for tokens in [70, 64] {
+        let config = config(manifest(2, 0, 64));
+        let daemon = Daemon::new(config.manifest.clone());
+        let mut engine = start(&daemon, &config).await;
+        run(&mut engine, vec![prompt(&config, 1, tokens)]).await;
+        {
+            let mut state = daemon.state();
+            (state.serve, state.dead_ranks) = (Serve::FromL2, true);
+        }
+        let started = tokio::time::Instant::now();
+        let replace = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let mut state = daemon.state();
+            (state.control, state.serve) = (Incarnation([9; 16]), Serve::Nothing);
+        };
+        let (report, ()) = tokio::join!(run(&mut engine, vec![prompt(&config, 1, tokens)]), replace);
+        assert!(report.is_clean(), "{report:?}");
+        assert_eq!((report.reopened, report.loads_failed), (1, 1), "{tokens} tokens");
+        assert!(started.elapsed() < Duration::from_secs(3), "{:?}, and not until its deadline", started.elapsed());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_of_a_control_group_that_is_gone_is_neither_run_nor_told() {
+    let config = config(manifest(1, 0, 64));
+    let daemon = Daemon::new(config.manifest.clone());
+    let engine = start(&daemon, &config).await;
+    let (page, content) = (PageId(2), Key([7; 16]));
+    let entry = StepEntry {
+        session: engine.client().draw(),
+        first_token: 0,
+        tokens: PAGE_TOKENS,
+        pages: Pages(vec![page]),
+        draft: true,
+        keys: Keys(vec![content]),
+        first_key: 0,
+        load_read: false,
+    };
+    let old = Incarnation([1; 16]);
+    let (done, outcome) = tokio::sync::oneshot::channel();
+    let (life, writes) = (Life { request: 0, control: old }, vec![Placed { position: 0, page, content }]);
+    let work = Work { life, entry, writes, trace: None, load: None, done };
+    engine.jobs.send(Job::Run(Box::new(work))).await.ok().unwrap();
+    let told = outcome.await.unwrap().told;
+    assert_eq!(told, Err(ClientError::NewIncarnation { old, new: engine.client().control() }));
+    assert!(daemon.kinds().is_empty(), "no step is launched");
+    let mut wrong = 0;
+    engine.core.pools.verify(page, content, (Track::Target, 0), &mut Buffers::default(), |_| wrong += 1);
+    assert!(wrong > 0, "the page may be somebody else's by now");
 }
 
 #[tokio::test(start_paused = true)]
