@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream;
@@ -83,6 +83,12 @@ impl Rig {
     /// Serves requests of prompts that nobody had before.
     async fn serve(&self, requests: u8, config: EngineConfig) {
         let mut engine = Engine::start(self.bus.clone(), config).await.unwrap();
+        // Sooner, an `open` is refused.
+        let until = Instant::now() + DEADLINE;
+        while self.running.figure(Address::Index, "index.serving").await == 0 {
+            assert!(Instant::now() < until, "the index does not serve");
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let prompts = (0..requests).map(|seed| self.prompt(seed));
         let report = engine.run(stream::iter(prompts), |_, _| ()).await;
         assert!(report.is_clean(), "{report:?}");
