@@ -38,8 +38,9 @@ impl Kills {
         Self { chance: seed ^ KILLS_SEED, kinds, round: Vec::new(), left: kills, phase }
     }
 
+    /// Whether none is left, and the group serves behind the last one.
     pub(super) fn are_over(&self) -> bool {
-        self.left == 0
+        self.left == 0 && self.unsettled_since().is_none()
     }
 
     /// When the next kill is due, if that is known.
@@ -80,7 +81,8 @@ impl Kills {
         }
         let kind = self.round.pop()?;
         let which = draw(&mut self.chance);
-        let is_early = draw(&mut self.chance) % 1_000 < EARLY_PERMILLE;
+        // Behind the last one nothing follows but the question whether the group serves.
+        let is_early = draw(&mut self.chance) % 1_000 < EARLY_PERMILLE && self.left > 0;
         self.phase = match is_early {
             true => Phase::Due { at: now + self.between(EARLY_MS) },
             false => Phase::Settling { since: now, over },
