@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hicached_actors::host::{Dest, Parcel};
 use hicached_actors::protocol::{
-    Address, AllocatorIn, Answer, BackupCopy, BackupVerdict, Envelope, Free, HostSlot, Load, LoaderIn, OpId, Opened,
-    Owners, PageId, Rank, RankIn, Refusal, Rejected, Reserve, Reserved, decode,
+    Address, AllocatorIn, Answer, BackupCopy, BackupVerdict, Envelope, Free, HostSlot, Incarnation, Load, LoaderIn,
+    OpId, Opened, Owners, PageId, Rank, RankIn, Refusal, Rejected, Reserve, Reserved, decode,
 };
 
 use crate::engine::{Ask, Engine};
@@ -211,6 +211,12 @@ impl Checks {
             RankIn::BackupCopy(copy) => {
                 self.backups.entry(op).or_insert_with(|| copy.clone());
                 ("backup", copy.attempt)
+            }
+            // For no life: it ends the use of a slot, and no rank copies it.
+            RankIn::LoadCopy(copy)
+                if !copy.lives.is_empty() && copy.lives.iter().all(|life| *life == Incarnation::default()) =>
+            {
+                return Ok(());
             }
             RankIn::LoadCopy(copy) => {
                 let cp = truths.memory.layout.cp;
