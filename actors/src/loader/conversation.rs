@@ -169,8 +169,8 @@ impl Loader {
         let Some(running) = self.ops.get_mut(&op) else { return };
         // The word counts layers from `base` on; the next use begins one above the last value of this one.
         let base = self.ring.begin_use(running.slot) * (self.config.layers.layers() + 1);
-        let place = Place { pages, base };
-        let copy = running.copy(&place, self.lives.list());
+        let place = Place { pages, base, lives: self.lives.list() };
+        let copy = running.copy(&place);
         let waiting = RankSet::all(self.config.cp_size);
         for rank in waiting.iter() {
             let to = Outgoing::Rank(rank, RankIn::LoadCopy(copy.clone()));
@@ -282,9 +282,8 @@ impl Loader {
         let Some(running) = self.ops.get(&op) else { return };
         match &running.state {
             State::Stopping { place, .. } | State::Over { place, ok: false } => {
-                // For no life there is: no rank copies it.
-                let lives = vec![Incarnation::default(); usize::from(self.config.cp_size)];
-                let to = Outgoing::Rank(rank, RankIn::LoadCopy(running.copy(place, lives)));
+                // It names the old life, so the new one copies nothing.
+                let to = Outgoing::Rank(rank, RankIn::LoadCopy(running.copy(place)));
                 out.push(Effect::Send { to, op, trace: running.trace.clone() });
             }
             State::Reserving | State::Copying { .. } | State::Over { ok: true, .. } | State::GivingBack { .. } => {}

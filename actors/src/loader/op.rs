@@ -55,6 +55,8 @@ pub(super) struct Place {
     pub(super) pages: Vec<PageId>,
     /// The slot's word before the first layer.
     pub(super) base: u64,
+    /// The lives of the ranks that are to copy.
+    pub(super) lives: Vec<Incarnation>,
 }
 
 /// How a load ended; the answer to whoever asks again.
@@ -131,8 +133,8 @@ impl Op {
         })
     }
 
-    /// What the ranks that live as `lives` are told to copy, to pages at `place`.
-    pub(super) fn copy(&self, place: &Place, lives: Vec<Incarnation>) -> LoadCopy {
+    /// What the ranks are told to copy, to pages at `place`: the same for all of them, however often.
+    pub(super) fn copy(&self, place: &Place) -> LoadCopy {
         let Load { owners, slots, .. } = &self.load;
         LoadCopy {
             attempt: ATTEMPT,
@@ -141,7 +143,7 @@ impl Op {
             slots: slots.clone(),
             ring_slot: self.slot,
             base: place.base,
-            lives,
+            lives: place.lives.clone(),
         }
     }
 

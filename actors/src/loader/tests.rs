@@ -245,7 +245,7 @@ fn the_new_life_of_a_rank_ends_the_slot_that_its_old_one_left_behind() {
     let sent = is(&mut loader, 20, 1, life(1, 2));
     assert_eq!(codes(&sent), ["rank.0 stop", "rank.1 load_copy", "index op_settled"]);
     let Some((_, Outgoing::Rank(_, RankIn::LoadCopy(copy)))) = sent.get(1) else { panic!("{sent:?}") };
-    assert_eq!(copy.lives, [Incarnation::default(); 2], "for no life, so that nothing is copied");
+    assert_eq!(copy.lives, [life(0, 1), life(1, 1)], "for the old life, so that nothing is copied");
     assert_eq!(codes(&loader.say(RANK_0, op(10), failed(0))), ["index load_ended"]);
     assert_eq!(
         codes(&is(&mut loader, 21, 1, life(1, 3))),
