@@ -38,6 +38,27 @@ fn faults_of_reading_and_of_checking_come_together() {
 }
 
 #[test]
+fn a_collector_is_an_address_and_a_ratio_at_most_all() {
+    for (endpoint, fits) in [
+        ("", true),
+        ("http://127.0.0.1:4317", true),
+        ("https://127.0.0.1:4317", false),
+        ("127.0.0.1:4317", false),
+        ("http://", false),
+        ("http://a b", false),
+    ] {
+        let mut config = load_with(&[], &[]).expect("loads");
+        config.trace.endpoint = endpoint.to_owned();
+        let fits = fits && (endpoint.is_empty() || cfg!(feature = "trace"));
+        assert_eq!(config.checked().is_ok(), fits, "{endpoint:?}");
+    }
+    let config = load_with(&["trace.endpoint=nowhere", "trace.ratio_permille=1001"], &[]).expect("loads");
+    let refused = config.checked().expect_err("both at once");
+    let [endpoint, ratio] = refused.faults.as_slice() else { panic!("{refused}") };
+    assert!(endpoint.starts_with("trace.endpoint") && ratio.starts_with("trace.ratio_permille"), "{refused}");
+}
+
+#[test]
 fn free_room_is_shares_of_a_pool_within_one_page_and_one_chunk() {
     for (text, capacity, chunk, low, high) in [
         ("off", 1_000, 64, 0, 0),

@@ -216,3 +216,58 @@ fn exported(context: &TraceContext) -> SpanContext {
 fn uuid(op: OpId) -> String {
     uuid::Uuid::from_bytes(op.0).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use hicached_actors::protocol::Rank;
+
+    use super::*;
+    use crate::config::BusKind;
+
+    fn of_rank() -> Record {
+        let parent = TraceContext { trace_id: [1; 16], span_id: [2; 8], sampling: Sampling::Late };
+        let (began, ended) = (Time { ns: 10 }, Time { ns: 30 });
+        let mut span = Span::new("backup.rank", OpId([3; 16]), parent, began, ended).count("copy.pages", 5_u64);
+        let part =
+            |ns: u64| SpanPart { name: "layer", began: Time { ns }, ended: Time { ns: ns + 5 }, facts: Vec::new() };
+        span.parts = vec![part(10), part(20)];
+        Record::Machine { actor: Address::Rank(Rank(4)), span: Box::new(span.fault(Some("CopyFailed"))) }
+    }
+
+    fn written(layers: bool) -> Vec<SpanData> {
+        let origin = Origin { group: "g".to_owned(), actors: Vec::new(), bus: BusKind::Nats };
+        let mut out = Vec::new();
+        Writer::new(&origin, layers, Time { ns: 30 }).write(of_rank(), &mut out);
+        out
+    }
+
+    #[test]
+    fn parts_are_spans_where_they_are_wanted_and_hang_on_the_whole() {
+        assert_eq!(written(false).len(), 1);
+        let with = written(true);
+        let names: Vec<&str> = with.iter().map(|span| span.name.as_ref()).collect();
+        assert_eq!(names, ["backup.rank", "layer", "layer"]);
+        assert!(with[1..].iter().all(|part| part.parent_span_id == with[0].span_context.span_id()));
+        assert_ne!(with[1].span_context.span_id(), with[2].span_context.span_id());
+    }
+
+    #[test]
+    fn facts_and_faults_are_written_as_they_were_told() {
+        let span = written(false).remove(0);
+        let value = |name: &str| {
+            span.attributes.iter().find(|attribute| attribute.key.as_str() == name).map(|found| found.value.to_string())
+        };
+        for (name, expected) in [
+            ("hicached.copy.pages", "5"),
+            ("hicached.actor", "rank"),
+            ("hicached.rank", "4"),
+            ("hicached.group", "g"),
+            ("error.type", "CopyFailed"),
+        ] {
+            assert_eq!(value(name).as_deref(), Some(expected), "{name}");
+        }
+        assert_eq!(span.status, Status::error("CopyFailed"));
+        assert_eq!(span.end_time, span.start_time + Duration::from_nanos(20));
+        assert!(span.span_context.is_sampled(), "what is exported is sampled");
+    }
+}

@@ -140,3 +140,32 @@ const PAUSE: Duration = Duration::from_millis(200);
 const EXPORT_MAX: Duration = Duration::from_secs(3);
 /// What waits at the end is tried for this long.
 const STOP_MAX: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use hicached_actors::protocol::{Address, OpId, Time};
+    use hicached_actors::span::Span;
+
+    use super::*;
+    use crate::config::BusKind;
+
+    #[tokio::test]
+    async fn what_no_collector_takes_is_lost_and_counted_and_the_end_is_bounded() {
+        // A port that was free a moment ago and is again.
+        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap().port();
+        let endpoint = format!("http://127.0.0.1:{port}");
+        let config = TraceConfig { endpoint, ratio_permille: 1_000, ..TraceConfig::default() };
+        let origin = Origin { group: "g".to_owned(), actors: Vec::new(), bus: BusKind::Memory };
+        let running = Running::start(&config, origin, Clock::start()).unwrap();
+        let trace = running.recorder().begin_trace();
+        let span = Span::new("open", OpId::default(), trace, Time { ns: 0 }, Time { ns: 1 });
+        running.recorder().told(Address::Index, vec![span; 2 * BATCH_SPANS + 1].into_iter());
+        let stopping = Instant::now();
+        running.stop().await;
+        assert!(stopping.elapsed() < STOP_MAX + EXPORT_MAX + Duration::from_secs(10), "{:?}", stopping.elapsed());
+        let figures = running.recorder().figures();
+        assert_eq!((figures.exported, figures.lost), (0, 2 * BATCH_SPANS as u64 + 1));
+    }
+}

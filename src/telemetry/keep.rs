@@ -104,3 +104,84 @@ const SENDER: &str = "recorder";
 const TRACES_MAX: usize = 1_024;
 /// Messages of peers that wait to be read.
 const INBOX_FRAMES: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use hicached_actors::protocol::{Address, Time};
+    use hicached_actors::span::{Span, TraceContext};
+
+    use super::*;
+    use crate::bus::memory::{MemoryBus, MemoryConfig};
+    use crate::config::{BusKind, TraceConfig};
+    use crate::shell::Clock;
+    use crate::telemetry::Origin;
+
+    fn recorder() -> Arc<Recorder> {
+        let config = TraceConfig { slow_ms: 10, ..TraceConfig::default() };
+        let origin = Origin { group: "g".to_owned(), actors: Vec::new(), bus: BusKind::Memory };
+        Arc::new(Recorder::new(&config, origin, Clock::start()))
+    }
+
+    fn span(of: &TraceContext, fault: Option<&str>) -> Span {
+        Span::new("open", OpId::default(), of.clone(), Time { ns: 0 }, Time { ns: 1 }).fault(fault)
+    }
+
+    #[tokio::test]
+    async fn a_trace_that_fails_in_one_process_is_exported_by_all() {
+        let bus: Arc<dyn Bus> = Arc::new(MemoryBus::new(MemoryConfig::default()));
+        let (here, there) = (recorder(), recorder());
+        join(&here, &bus).await;
+        join(&there, &bus).await;
+        let (failed, other) = (here.begin_trace(), here.begin_trace());
+        there.told(Address::Rank(Default::default()), [span(&failed, None), span(&other, None)].into_iter());
+        here.told(Address::Index, [span(&failed, Some("Busy"))].into_iter());
+        tell(&here);
+        let until = Instant::now() + Duration::from_secs(10);
+        let exported = loop {
+            let exported = there.outbox.take();
+            if !exported.is_empty() {
+                break exported;
+            }
+            assert!(Instant::now() < until, "nobody told");
+            tokio::task::yield_now().await;
+        };
+        let traces: Vec<TraceId> = exported.iter().map(|record| record.context().trace_id).collect();
+        assert_eq!(traces, [failed.trace_id]);
+        assert_eq!((there.figures().stored, here.figures().untold), (1, 0));
+    }
+
+    #[test]
+    fn what_is_no_list_of_traces_is_not_read() {
+        let envelope = |kind: &str, body: Vec<u8>| {
+            hicached_actors::protocol::encode(&Envelope {
+                kind: kind.to_owned(),
+                version: VERSION,
+                body: Bin(body),
+                ..empty()
+            })
+        };
+        assert_eq!(read(&envelope(KIND, vec![7; 32])), Some(vec![[7; 16]; 2]));
+        assert_eq!(read(&envelope(KIND, vec![7; 17])), None, "half an id");
+        assert_eq!(read(&envelope("open", vec![7; 16])), None, "another kind");
+        assert_eq!(read(&envelope(KIND, vec![7; 16 * (TRACES_MAX + 1)])), None, "too many");
+        assert_eq!(read(b"nothing"), None);
+    }
+
+    fn empty() -> Envelope {
+        Envelope {
+            version: VERSION,
+            kind: String::new(),
+            id: OpId::default(),
+            op: OpId::default(),
+            sender: SENDER.to_owned(),
+            incarnation: Incarnation::default(),
+            control: Incarnation::default(),
+            seq: 0,
+            urgent: false,
+            remaining_ms: 0,
+            body: Bin(Vec::new()),
+        }
+    }
+}
