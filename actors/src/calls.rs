@@ -51,6 +51,11 @@ impl Calls {
         true
     }
 
+    /// What this call asks, while it is open.
+    pub fn asked(&self, id: CallId) -> Option<&Outgoing> {
+        self.open.get(&id).map(|call| &call.msg)
+    }
+
     /// Whether this call is open.
     pub fn is_open(&self, id: CallId) -> bool {
         self.open.contains_key(&id)

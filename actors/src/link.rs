@@ -22,7 +22,7 @@ pub struct Link {
 #[derive(Debug)]
 struct Seen {
     incarnation: Incarnation,
-    /// Everything below has come.
+    /// Everything below has come. Numbers end at `u64::MAX`: no living sender gets there.
     next: u64,
     /// What came ahead of `next`.
     ahead: BTreeSet<u64>,
@@ -57,14 +57,14 @@ impl Link {
             return;
         }
         while seen.ahead.remove(&seen.next) {
-            seen.next += 1;
+            seen.next = seen.next.saturating_add(1);
         }
-        let gap = !seen.ahead.is_empty();
-        if let Some(until) = seen.gap_until.take_if(|_| !gap) {
+        let (gap, full) = (!seen.ahead.is_empty(), seen.ahead.len() > AHEAD_MAX);
+        if let Some(until) = seen.gap_until.take_if(|_| !gap || full) {
             self.gaps.remove(&(until, from));
         }
         if gap && seen.gap_until.is_none() {
-            let until = if seen.ahead.len() > AHEAD_MAX { now } else { now.plus_ms(self.gap_ms) };
+            let until = if full { now } else { now.plus_ms(self.gap_ms) };
             seen.gap_until = Some(until);
             self.gaps.insert((until, from));
         }
@@ -78,7 +78,7 @@ impl Link {
             let Some(seen) = self.seen.get_mut(&from) else { continue };
             ask.push((from.0, seen.next));
             seen.gap_until = None;
-            seen.next = seen.ahead.pop_last().map_or(seen.next, |last| last + 1);
+            seen.next = seen.ahead.pop_last().map_or(seen.next, |last| last.saturating_add(1));
             seen.ahead.clear();
             self.resyncs += 1;
         }
@@ -116,6 +116,35 @@ mod tests {
         assert_eq!(link.next_deadline(), None);
         link.saw(Time::ZERO, from, life, 6);
         assert_eq!(link.next_deadline(), None, "6 follows 5");
+    }
+
+    #[test]
+    fn a_number_that_no_sender_reaches_is_only_a_number() {
+        let (from, life) = ((Address::Index, false), Incarnation([1; 16]));
+        let mut first = Link::new(100);
+        first.saw(Time::ZERO, from, Incarnation([2; 16]), 1);
+        for seq in [u64::MAX, u64::MAX, 0] {
+            first.saw(Time::ZERO, from, life, seq);
+        }
+        let mut ahead = Link::new(100);
+        ahead.saw(Time::ZERO, from, life, u64::MAX);
+        assert_eq!(ahead.wake(Time::ZERO.plus_ms(100)), [(Address::Index, 1)]);
+        ahead.saw(Time::ZERO, from, life, 1);
+        assert_eq!(ahead.counters()[0].1, 1, "counted as a repeat");
+    }
+
+    #[test]
+    fn numbers_behind_a_gap_are_bounded() {
+        let mut link = Link::new(100);
+        let (from, life) = ((Address::Index, false), Incarnation([1; 16]));
+        let last = AHEAD_MAX as u64 + 2;
+        for seq in 2..last {
+            link.saw(Time::ZERO, from, life, seq);
+        }
+        assert_eq!(link.next_deadline(), Some(Time::ZERO.plus_ms(100)));
+        link.saw(Time::ZERO, from, life, last);
+        assert_eq!(link.next_deadline(), Some(Time::ZERO), "at once");
+        assert_eq!(link.wake(Time::ZERO), [(Address::Index, 1)]);
     }
 
     #[test]

@@ -175,10 +175,10 @@ impl Config {
         let cp_size = u32::from(self.group.cp_size.max(1));
         for (key, pages) in [("l1.pages", self.l1.pages), ("l2.pages", self.l2.pages)] {
             faults.unless(pages.is_multiple_of(cp_size), || {
-                let (below, above) = (pages / cp_size * cp_size, pages.next_multiple_of(cp_size));
-                format!(
-                    "{key} is {pages}: make it a multiple of group.cp_size {cp_size}, for example {below} or {above}"
-                )
+                let below = pages / cp_size * cp_size;
+                let above =
+                    pages.checked_next_multiple_of(cp_size).map_or(String::new(), |above| format!(" or {above}"));
+                format!("{key} is {pages}: make it a multiple of group.cp_size {cp_size}, for example {below}{above}")
             });
             faults.unless(u64::from(pages / cp_size) < u64::from(SLOTS_MAX), || {
                 format!("{key} is {pages}: make it less than {SLOTS_MAX} per rank")

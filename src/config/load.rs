@@ -65,7 +65,13 @@ pub fn load(layers: &Layers) -> Result<Config, ConfigRefused> {
 }
 
 fn merge(layers: &Layers, faults: &mut Vec<String>) -> Result<Map<String, Value>, String> {
-    let environment = layers.environment.iter().filter(|(name, _)| name.starts_with("HICACHED__")).cloned().collect();
+    let mut environment = config::Map::new();
+    for (name, value) in layers.environment.iter().filter(|(name, _)| name.starts_with("HICACHED__")) {
+        match bounded(&name.replace("__", ".")) {
+            Ok(()) => drop(environment.insert(name.clone(), value.clone())),
+            Err(fault) => faults.push(format!("{}: {fault}", shown(name))),
+        }
+    }
     let mut builder = config::Config::builder().add_source(File::from_str(DEFAULTS, FileFormat::Toml));
     if let Some(file) = &layers.file {
         builder = builder.add_source(File::from(file.as_path()).format(FileFormat::Toml));
@@ -82,6 +88,10 @@ fn merge(layers: &Layers, faults: &mut Vec<String>) -> Result<Map<String, Value>
             faults.push(format!("--set {set}: write section.key=value"));
             continue;
         };
+        if let Err(fault) = bounded(key) {
+            faults.push(format!("--set {}: {fault}", shown(key)));
+            continue;
+        }
         match builder.clone().set_override(key.trim(), typed(value.trim())) {
             Ok(with) => builder = with,
             Err(error) => faults.push(format!("--set {key}: {error}")),
@@ -89,6 +99,27 @@ fn merge(layers: &Layers, faults: &mut Vec<String>) -> Result<Map<String, Value>
     }
     let merged = builder.build().map_err(|error| format!("configuration: {error}"))?;
     merged.try_deserialize().map_err(|error| format!("configuration: {error}"))
+}
+
+/// Refuses a key that names more than any configuration has: merging makes every element up to an index and every
+/// level up to a name.
+fn bounded(key: &str) -> Result<(), String> {
+    let levels = key.split('.').count();
+    if levels > LEVELS_MAX {
+        return Err(format!("names {levels} levels, at most {LEVELS_MAX} are known"));
+    }
+    let indices = key.split('[').skip(1).map(|rest| rest.split(']').next().unwrap_or(rest));
+    for index in indices {
+        if index.trim().parse::<usize>().map_or(true, |index| index >= ROWS_MAX) {
+            return Err(format!("[{}] is no place in a list, write 0..={}", shown(index), ROWS_MAX - 1));
+        }
+    }
+    Ok(())
+}
+
+/// As much of what was given as a sentence bears.
+fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_CHARS_MAX).collect()
 }
 
 /// The value of a flag, as the environment layer reads its own.
@@ -169,4 +200,10 @@ fn default_of(section: &str, key: &str) -> Option<Value> {
     defaults.try_deserialize::<Value>().ok()?.get(section)?.get(key).cloned()
 }
 
+/// A section, a list in it with its index, a key: more than the deepest key has.
+const LEVELS_MAX: usize = 8;
+/// More rows than any list of a configuration may have.
+const ROWS_MAX: usize = 16;
+/// Of a key in a fault.
+const SHOWN_CHARS_MAX: usize = 120;
 const SECTIONS: &str = "group, actors, model, l1, l2, cache, storage, transfer, bus, rank, leases, trace";

@@ -7,7 +7,6 @@
 mod actors;
 mod check;
 mod load;
-mod masked;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -16,10 +15,10 @@ use std::fmt;
 
 use serde::Deserialize;
 
+pub use crate::bus::nats::masked;
 pub use actors::{Actors, CONTROL};
 pub use check::{Checked, FreeRoom, message_bytes_for};
 pub use load::{DEFAULTS, Layers, load};
-pub use masked::masked;
 pub use plan::{Plan, TierPlan};
 
 /// Everything that can be configured.

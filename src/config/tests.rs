@@ -59,6 +59,30 @@ fn a_collector_is_an_address_and_a_ratio_at_most_all() {
 }
 
 #[test]
+fn a_key_that_would_take_all_memory_is_refused() {
+    let deep = ["l1.pages"; 40].join(".");
+    for key in
+        ["model.components[9000000000000].name", "model.components[-9].name", "a[99999999999999999999]", "a[", &deep]
+    {
+        let refused = load_with(&[&format!("{key}=1")], &[]).expect_err(key);
+        assert_eq!(refused.faults.len(), 1, "{refused}");
+        let variable = format!("HICACHED__{}", key.replace('.', "__"));
+        let refused = load_with(&[], &[(&variable, "1")]).expect_err(key);
+        assert_eq!(refused.faults.len(), 1, "{refused}");
+        assert!(refused.faults[0].len() < 400, "{refused}");
+    }
+    let config = load_with(&["model.components[0].dtype=fp8"], &[]).expect("loads");
+    assert_eq!(config.model.components[0].dtype, "fp8");
+}
+
+#[test]
+fn the_largest_number_of_pages_has_no_multiple_above_it() {
+    let refused = load_with(&["group.cp_size=2", "group.shared_kv=true", "l1.pages=4294967295"], &[]);
+    let refused = refused.expect("loads").checked().expect_err("odd");
+    assert!(refused.faults.iter().any(|fault| fault.ends_with("for example 4294967294")), "{refused}");
+}
+
+#[test]
 fn free_room_is_shares_of_a_pool_within_one_page_and_one_chunk() {
     for (text, capacity, chunk, low, high) in [
         ("off", 1_000, 64, 0, 0),

@@ -99,7 +99,7 @@ async fn a_broker_that_is_not_there_is_an_error_at_the_deadline() {
     bus.expect("a broker that comes later is found");
 }
 
-async fn both_connected(rig: &Rig) {
+pub(crate) async fn both_connected(rig: &Rig) {
     for bus in [&rig.caller, &rig.server] {
         let mut state = bus.connection();
         let up = state.wait_for(|state| *state == Connection::Connected);
@@ -107,7 +107,7 @@ async fn both_connected(rig: &Rig) {
     }
 }
 
-fn signal(broker: &NatsServer, signal: rustix::process::Signal) {
+pub(crate) fn signal(broker: &NatsServer, signal: rustix::process::Signal) {
     let pid = broker.pid().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)).unwrap();
     rustix::process::kill_process(pid, signal).unwrap();
 }

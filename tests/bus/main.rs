@@ -3,6 +3,9 @@
 
 mod bounds;
 mod broker_lost;
+mod f23;
+mod group;
+mod unkind;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

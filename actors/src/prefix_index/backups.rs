@@ -43,7 +43,7 @@ pub(super) struct Plan {
 /// A backup under way.
 #[derive(Debug)]
 pub(super) struct BackupOp {
-    plan: Plan,
+    pub(super) plan: Plan,
     /// What its step computed has been voided.
     void: bool,
     state: BackupState,
@@ -204,7 +204,7 @@ impl Index {
         }
         self.counts.backups_deferred += 1;
         self.l2_room.look(&self.tree);
-        let lanes = (0..).zip(short).filter(|(_, short)| **short > 0).map(|(lane, _)| Rank(lane));
+        let lanes = (0..self.config.cp_size()).zip(short).filter(|(_, short)| **short > 0).map(|(lane, _)| Rank(lane));
         let gains = lanes.map(|lane| (lane, self.l2_room.gains(lane))).collect();
         self.parked_backups.push_back(Parked { plan, gains });
         self.settle_complete(now, out);
@@ -264,10 +264,11 @@ impl Index {
     }
 
     pub(super) fn backup_complete(&mut self, now: Time, op: OpId, slots: Vec<HostSlot>, out: &mut Vec<Effect>) {
-        let Some(backup) = self.backups.get_mut(&op) else { return };
-        if !matches!(backup.state, BackupState::Copying) || slots.len() != backup.plan.pages.len() {
+        let copying = |backup: &BackupOp| matches!(backup.state, BackupState::Copying);
+        if !self.backups.get(&op).is_some_and(copying) || self.refuse_slots(now, op, &slots, out) {
             return;
         }
+        let Some(backup) = self.backups.get_mut(&op) else { return };
         self.calls.answered((op, CALL));
         backup.state = BackupState::Complete { slots };
         self.complete_backups.insert(op);

@@ -44,9 +44,17 @@ impl Index {
 
     /// Compares what is free with what is cached.
     pub(super) fn counted(&mut self, op: OpId, msg: &Counted, out: &mut Vec<Effect>) {
-        self.calls.answered((op, CALL));
-        if self.census.asked.take() != Some(op) {
+        if !matches!(self.calls.asked((op, CALL)), Some(Outgoing::Allocator(AllocatorIn::Count(_)))) {
             return;
+        }
+        self.calls.answered((op, CALL));
+        if self.census.asked != Some(op) {
+            return;
+        }
+        self.census.asked = None;
+        let lanes = usize::from(self.config.cp_size());
+        if msg.l1_free.len() != lanes || msg.l2_free.len() != lanes {
+            return self.broken(op, out);
         }
         let pools = [
             (Tier::L1, &msg.l1_free, self.config.l1_physical_pages - 1),

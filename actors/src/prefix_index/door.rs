@@ -283,8 +283,12 @@ impl Index {
 
     /// Pages for a session have come, for its first chunk or for an extension.
     pub(super) fn reserved(&mut self, now: Time, op: OpId, pages: Vec<PageId>, out: &mut Vec<Effect>) {
+        let wrong = self.wrong_pages(op, &pages);
         if !self.calls.answered((op, CALL)) {
             return;
+        }
+        if let Some(wrong) = wrong {
+            return self.disown(now, op, wrong, out);
         }
         let id = self.reserving.remove(&op);
         let phase = id.and_then(|id| self.sessions.get_mut(&id)).map(|session| &mut session.phase);
@@ -305,8 +309,12 @@ impl Index {
         if !self.calls.answered((op, CALL)) {
             return;
         }
+        self.not_reserved(now, op, OutOfPages { short, retry_ms: self.config.retry_ms }.into(), out);
+    }
+
+    /// Nothing was reserved for this op: whoever asked for pages is told why.
+    pub(super) fn not_reserved(&mut self, now: Time, op: OpId, refusal: Refusal, out: &mut Vec<Effect>) {
         let Some(id) = self.reserving.remove(&op) else { return };
-        let refusal = Refusal::from(OutOfPages { short, retry_ms: self.config.retry_ms });
         let Some(session) = self.sessions.get_mut(&id) else { return };
         match &mut session.phase {
             Phase::Opening(_) => self.open_refused(now, id, refusal, out),

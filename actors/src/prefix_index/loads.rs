@@ -6,8 +6,8 @@ use super::tree::NodeId;
 use super::{CALL, FreeThen, Index};
 use crate::machine::{Effect, Trace};
 use crate::protocol::{
-    Key, Load, LoadStarted, LoadTicket, LoaderIn, OpId, Outgoing, Owners, PageId, Refusal, ReleaseSlot, Slots, Tier,
-    Time,
+    Key, Load, LoadStarted, LoadTicket, LoaderIn, Malformed, OpId, Outgoing, Owners, PageId, Refusal, ReleaseSlot,
+    Slots, Tier, Time,
 };
 
 /// A load, from the match that wanted it until its ring slot may be used again.
@@ -81,8 +81,12 @@ impl Index {
 
     pub(super) fn load_started(&mut self, now: Time, op: OpId, msg: LoadStarted, out: &mut Vec<Effect>) {
         let (target, draft) = self.config.manifest.layers();
-        let Some(load) = self.loads.get_mut(&op) else { return };
+        let Some(load) = self.loads.get(&op) else { return };
         let LoadState::Asked = load.state else { return };
+        if let Some(wrong) = self.wrong_pages(op, &msg.pages.0) {
+            return self.load_contradicted(now, op, wrong, out);
+        }
+        let Some(load) = self.loads.get_mut(&op) else { return };
         let mut pages = msg.pages.0;
         let behind = pages.split_off(load.nodes.len());
         load.state = LoadState::Running { pages: pages.clone() };
@@ -111,6 +115,22 @@ impl Index {
                 }
                 load.session = OpId::default();
                 self.free(now, behind, Vec::new(), FreeThen::Nothing, out);
+            }
+        }
+    }
+
+    /// The loader loads into other pages than it was asked for: nothing of it is used, and its end gives its slot
+    /// back.
+    fn load_contradicted(&mut self, now: Time, op: OpId, wrong: Malformed, out: &mut Vec<Effect>) {
+        self.broken(op, out);
+        let Some(load) = self.loads.get_mut(&op) else { return };
+        load.state = LoadState::Running { pages: Vec::new() };
+        load.void = true;
+        let id = std::mem::take(&mut load.session);
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.load = None;
+            if matches!(session.phase, Phase::Opening(_)) {
+                self.open_refused(now, id, wrong.into(), out);
             }
         }
     }

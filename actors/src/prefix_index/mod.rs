@@ -20,6 +20,7 @@ mod evicted;
 mod evictions;
 mod extending;
 mod figures;
+mod given;
 mod loads;
 mod members;
 mod parking;
@@ -41,8 +42,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::calls::Calls;
 use crate::machine::{Effect, Machine, ReplyTo, Sender, Trace};
 use crate::protocol::{
-    Address, Answer, Done, HostSlot, Incarnation, IndexIn, IndexNews, Key, OpId, OpIds, Outgoing, PageId, Rank,
-    Refusal, Request, StatusIs, Time,
+    Address, Answer, Done, HostSlot, Incarnation, IndexIn, IndexNews, Key, Malformed, OpId, OpIds, Outgoing, PageId,
+    Rank, Refusal, Request, StatusIs, Time,
 };
 use backups::BackupOp;
 use census::Census;
@@ -87,6 +88,8 @@ pub struct Index {
     loading: BTreeSet<NodeId>,
     /// Reservations under way, and the session each is for.
     reserving: BTreeMap<OpId, OpId>,
+    /// Reservations that were given other pages than were asked for.
+    disowned: BTreeSet<OpId>,
     evicts: BTreeMap<OpId, EvictOp>,
     /// Who took pages that are missing.
     evicted: EvictedKeys,
@@ -157,6 +160,7 @@ impl Index {
             loads: BTreeMap::new(),
             loading: BTreeSet::new(),
             reserving: BTreeMap::new(),
+            disowned: BTreeSet::new(),
             evicts: BTreeMap::new(),
             evicted: EvictedKeys::new(config.evicted_keys_max),
             flushes: BTreeMap::new(),
@@ -260,6 +264,14 @@ impl Index {
     }
 
     fn news(&mut self, now: Time, from: &Sender, news: IndexNews, out: &mut Vec<Effect>) {
+        if !given::may_say(from.address, &news) {
+            self.counts.foreign += 1;
+            let wrong = Malformed::new("sender", from.address, format_args!("the member that says {}", news.code()));
+            return self.refuse(from, wrong.into(), out);
+        }
+        if !self.is_asked(from) {
+            return self.broken(from.op, out);
+        }
         if let Address::Rank(rank) = from.address
             && !matches!(news, IndexNews::RankHello(_))
             && !self.members.is_current(rank, from.incarnation)
@@ -279,7 +291,7 @@ impl Index {
                 if self.reserving.contains_key(&op) {
                     return;
                 }
-                let mine = self.ids.has_drawn(op);
+                let mine = self.ids.has_drawn(op) && !self.disowned.contains(&op);
                 let msg = crate::protocol::WhoseIs { mine };
                 out.push(Effect::Send { to: Outgoing::Allocator(msg.into()), op, trace: None });
             }
@@ -315,7 +327,7 @@ impl Index {
             self.short(now, from.op, vec![0; self.config.cp_size().into()], out);
         } else if let (Address::Writer, Refusal::Unknown(_)) = (from.address, refusal) {
             // A verdict that the writer has carried out and forgotten.
-            self.backup_settled(from.op);
+            self.op_settled(from.op);
         }
     }
 

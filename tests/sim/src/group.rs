@@ -31,6 +31,11 @@ fn planted(fault: Fault) -> Faults {
     Faults::NONE
 }
 
+/// The machines of a group of these sizes, hosted, and what the first of them says at its birth.
+pub fn machines(sizes: &Sizes, birth: &Birth) -> (Control, Output) {
+    control(sizes, birth, Faults::NONE)
+}
+
 fn control(sizes: &Sizes, birth: &Birth, faults: Faults) -> (Control, Output) {
     let Birth { life, number, seed, now } = *birth;
     let manifest = Layout::new(sizes).manifest;

@@ -11,7 +11,7 @@ use crate::engine::traffic::Load;
 use crate::group;
 use crate::mix::{Mix, Sizes};
 use crate::net::Stats;
-use crate::world::Sim;
+use crate::world::{Birth, Heard, Sim};
 
 /// What a run is asked for.
 #[derive(Clone, Debug)]
@@ -70,14 +70,28 @@ impl fmt::Display for Report {
     }
 }
 
-/// Runs one seed to its end.
-pub fn run(options: &Options) -> Report {
+/// What every member of a world was given, and what its first control incarnation began with. The end is left out.
+pub fn heard(options: &Options) -> (Birth, Vec<Heard>) {
+    let (mut sim, _, _) = world(options);
+    sim.heard = Some(Vec::new());
+    while sim.steps < options.steps && sim.happen(FOREVER).is_ok() {}
+    (sim.birth, sim.heard.unwrap_or_default())
+}
+
+/// The world of a seed.
+fn world(options: &Options) -> (Sim, Sizes, Mix) {
     let mut chance = Chance::new(options.seed);
     let (drawn_sizes, drawn_mix) = (Sizes::draw(&mut chance), Mix::draw(&mut chance));
     let sizes = options.sizes.clone().unwrap_or(drawn_sizes);
     let mix = options.mix.clone().unwrap_or(drawn_mix);
     let mut sim = Sim::new(sizes.clone(), mix.clone(), chance, group::maker(options.fault));
     sim.traced = options.traced;
+    (sim, sizes, mix)
+}
+
+/// Runs one seed to its end.
+pub fn run(options: &Options) -> Report {
+    let (mut sim, sizes, mix) = world(options);
     let violation = live(&mut sim, options.steps).err();
     if let Some(violation) = &violation
         && !options.quiet

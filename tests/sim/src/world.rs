@@ -1,5 +1,7 @@
 //! The world: machines, ranks and an engine around one queue, one event at a time.
 
+use std::sync::Arc;
+
 use hicached_actors::host::Output;
 use hicached_actors::protocol::{Address, Incarnation, Rank, Time};
 
@@ -19,15 +21,28 @@ pub(crate) type MakeControl = Box<dyn Fn(&Sizes, &Birth) -> (Control, Output)>;
 
 /// What a control incarnation begins with.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Birth {
+pub struct Birth {
     /// Its life.
-    pub(crate) life: Incarnation,
+    pub life: Incarnation,
     /// Which life of the group's control it is, from 0.
-    pub(crate) number: u32,
+    pub number: u32,
     /// Seed of its machines.
-    pub(crate) seed: u64,
+    pub seed: u64,
     /// When.
-    pub(crate) now: Time,
+    pub now: Time,
+}
+
+/// What one member of a group was given: enough to give it the same again.
+#[derive(Clone, Debug)]
+pub struct Heard {
+    /// When.
+    pub now: Time,
+    /// Who.
+    pub at: Address,
+    /// The envelope; `None` when time alone came.
+    pub bytes: Option<Arc<[u8]>>,
+    /// Whether an answer was waited for.
+    pub asked: bool,
 }
 
 /// A world of one group.
@@ -56,6 +71,10 @@ pub struct Sim {
     pub(crate) control_dies_after: Option<u64>,
     /// So does a rank.
     pub(crate) rank_dies_after: Option<(Rank, u64)>,
+    /// What every member was given, when it is to be kept.
+    pub heard: Option<Vec<Heard>>,
+    /// What the first control incarnation began with.
+    pub birth: Birth,
     pub(crate) pins: Vec<hicached_actors::protocol::Pin>,
     checks: Checks,
     pub(crate) spans: SpanChecks,
@@ -87,6 +106,8 @@ impl Sim {
             scripted: false,
             control_dies_after: None,
             rank_dies_after: None,
+            heard: None,
+            birth,
             pins: Vec::new(),
             checks: Checks::default(),
             spans: SpanChecks::default(),
@@ -143,6 +164,9 @@ impl Sim {
         if self.traced {
             eprintln!("{}", crate::trace::arrived(self.net.now, message));
         }
+        if let To::Actor(at) = message.to {
+            self.keep(at, Some(message));
+        }
         match message.to {
             To::Actor(Address::Rank(rank)) => {
                 if usize::from(rank.0) < self.ranks.len() {
@@ -180,6 +204,14 @@ impl Sim {
         }
     }
 
+    fn keep(&mut self, at: Address, message: Option<&Message>) {
+        let now = self.net.now;
+        if let Some(heard) = &mut self.heard {
+            let asked = message.is_some_and(|message| message.reply.is_some());
+            heard.push(Heard { now, at, bytes: message.map(|message| message.bytes.clone()), asked });
+        }
+    }
+
     fn wake(&mut self, to: Address) -> Result<(), Violation> {
         let now = self.net.now;
         if self.armed.get(&to).is_some_and(|armed| *armed <= now) {
@@ -189,6 +221,7 @@ impl Sim {
             self.arm(to);
             return Ok(());
         }
+        self.keep(to, None);
         self.drive(to, |actor, out| actor.wake(now, out))?;
         match self.control.next_deadline(to).filter(|(due, _)| *due <= now) {
             None => Ok(()),

@@ -2,6 +2,7 @@
 
 mod bounds;
 mod bytes;
+mod given;
 mod late;
 mod life;
 mod lives;
@@ -215,15 +216,23 @@ impl Script {
         let tokens = keys.len() as u32 * 64;
         let op = self.ask(open(keys, tokens));
         let asked = self.sent.iter().rev().find_map(|(of, msg)| match msg {
-            Outgoing::Allocator(AllocatorIn::Reserve(msg)) => Some((*of, msg.owners.0.len() as u32)),
+            Outgoing::Allocator(AllocatorIn::Reserve(msg)) => Some((*of, msg.owners.0.clone())),
             _ => None,
         });
-        if let (Some((reserve, pages)), None) = (asked, self.answers.iter().find(|(of, _)| *of == op)) {
-            let granted = (self.next_page..self.next_page + pages).map(PageId).collect();
-            self.next_page += pages;
+        if let (Some((reserve, owners)), None) = (asked, self.answers.iter().find(|(of, _)| *of == op)) {
+            let granted = owners.iter().map(|owner| self.next_page_of(*owner)).collect();
             self.news(Address::Allocator, reserve, Reserved { pages: Pages(granted) }.into());
         }
         op
+    }
+
+    /// The next page of this owner that is not padding.
+    fn next_page_of(&mut self, owner: u8) -> PageId {
+        let cp_size = self.manifest.cp_size;
+        let is_next = |page: &PageId| page.owner(cp_size).0 == owner && page.physical(cp_size) > 0;
+        let page = (self.next_page..).map(PageId).find(is_next).expect("pages go on");
+        self.next_page = page.0 + 1;
+        page
     }
 
     fn opened(&self, op: OpId) -> &Opened {

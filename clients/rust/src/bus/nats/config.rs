@@ -8,8 +8,8 @@ use async_nats::ConnectOptions;
 
 use crate::bus::Class;
 
-/// Everything that can be set about a NATS bus.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Everything that can be set about a NATS bus. Credentials are not printed, those of a URL neither.
+#[derive(Clone, PartialEq, Eq)]
 pub struct NatsConfig {
     /// Servers of one cluster, such as `nats://127.0.0.1:4222`.
     pub urls: Vec<String>,
@@ -69,6 +69,46 @@ impl std::fmt::Debug for NatsAuth {
             Self::Token(_) => "Token(..)",
             Self::UserPassword { .. } => "UserPassword(..)",
         })
+    }
+}
+
+impl std::fmt::Debug for NatsConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            urls,
+            name,
+            auth,
+            tls,
+            connect_deadline_ms,
+            serve_deadline_ms,
+            ping_interval_ms,
+            reconnect_delay_ms_max,
+            send_queue_frames_max,
+            receive_queue_frames_max,
+            requests_max,
+        } = self;
+        f.debug_struct("NatsConfig")
+            .field("urls", &urls.iter().map(|url| masked(url)).collect::<Vec<_>>())
+            .field("name", name)
+            .field("auth", auth)
+            .field("tls", tls)
+            .field("connect_deadline_ms", connect_deadline_ms)
+            .field("serve_deadline_ms", serve_deadline_ms)
+            .field("ping_interval_ms", ping_interval_ms)
+            .field("reconnect_delay_ms_max", reconnect_delay_ms_max)
+            .field("send_queue_frames_max", send_queue_frames_max)
+            .field("receive_queue_frames_max", receive_queue_frames_max)
+            .field("requests_max", requests_max)
+            .finish()
+    }
+}
+
+/// `url` without what stands before the host: a name, a password or a token.
+pub fn masked(url: &str) -> String {
+    let Some((credentials, host)) = url.rsplit_once('@') else { return url.to_owned() };
+    match credentials.split_once("://") {
+        Some((scheme, _)) => format!("{scheme}://***@{host}"),
+        None => format!("***@{host}"),
     }
 }
 
@@ -173,5 +213,20 @@ mod tests {
         assert!(!format!("{config:?}").contains("secret"));
         config.auth = NatsAuth::Token("secret".into());
         assert!(!format!("{config:?}").contains("secret"));
+        config.urls = vec!["nats://me:secret@127.0.0.1:4222".into(), "tls://secret@host".into()];
+        let shown = format!("{config:?}");
+        assert!(!shown.contains("secret") && shown.contains("nats://***@127.0.0.1:4222"), "{shown}");
+    }
+
+    #[test]
+    fn nothing_before_the_host_is_shown() {
+        for (url, shown) in [
+            ("nats://127.0.0.1:4222", "nats://127.0.0.1:4222"),
+            ("nats://me:secret@host:4222", "nats://***@host:4222"),
+            ("tls://token@host", "tls://***@host"),
+            ("me:sec@ret@host", "***@host"),
+        ] {
+            assert_eq!(masked(url), shown);
+        }
     }
 }

@@ -12,7 +12,7 @@ use tokio::task::AbortHandle;
 
 use super::config::Backoff;
 use super::link::{Line, Link};
-use super::{NatsConfig, NatsError};
+use super::{NatsConfig, NatsError, masked};
 use crate::bus::{BusError, Class, Count, Counters, Frame, Headers, Lost, Token};
 
 /// Appended to the subject of an urgent frame.
@@ -142,7 +142,7 @@ async fn connect(config: &NatsConfig, line: &Arc<Line>, seed: u64) -> Result<Cli
     let addresses = config
         .urls
         .iter()
-        .map(|url| url.parse().map_err(|source| NatsError::Address { url: url.clone(), source }))
+        .map(|url| url.parse().map_err(|source| NatsError::Address { url: masked(url), source }))
         .collect::<Result<Vec<async_nats::ServerAddr>, _>>()?;
     let backoff = Arc::new(Backoff::new(config.reconnect_delay_ms_max, seed));
     let deadline = Instant::now() + Duration::from_millis(config.connect_deadline_ms);

@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use super::{
     Bus, BusCounters, BusError, Class, Connection, Count, Counters, Frame, InboxSender, Served, check_subject,
 };
-pub use config::{NatsAuth, NatsConfig, NatsTls};
+pub use config::{NatsAuth, NatsConfig, NatsTls, masked};
 use lane::Lane;
 use link::Link;
 
@@ -31,7 +31,7 @@ pub enum NatsError {
     /// Not an address.
     #[error("not the address of a NATS server: {url:?}")]
     Address {
-        /// What was given.
+        /// What was given, without credentials.
         url: String,
         /// Why not.
         source: std::io::Error,
