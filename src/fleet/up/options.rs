@@ -173,7 +173,7 @@ impl UpArgs {
 
     fn demo_job(&self, config: Config) -> Result<Job, ConfigRefused> {
         let mut config = demo_group(config, false);
-        let requests = self.requests.unwrap_or(DEMO_REQUESTS);
+        let requests = self.requests.unwrap_or(if self.soak.is_some() { LAP_MAX } else { DEMO_REQUESTS });
         let lap = if self.soak.is_some() || self.kills > 0 { requests.min(LAP_MAX) } else { u64::MAX };
         // Where something is killed nothing may be given up for want of room: what is lost would not be seen.
         let roomy = u32::try_from(lap.saturating_mul(REQUEST_PAGES)).unwrap_or(u32::MAX);
