@@ -4,9 +4,10 @@ mod refusals;
 mod runs;
 
 use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hicached::bus::server::{NatsServer, find_nats_server};
 

@@ -112,6 +112,23 @@ fn a_bus_that_is_not_measured_is_in_the_figures_with_the_reason() {
     assert!(figures["skipped"][0]["why"].as_str().is_some_and(|why| why.starts_with("no nats-server")), "{figures}");
 }
 
+/// Spans that no collector takes do not keep a process, and it says once how many there were.
+#[test]
+fn a_demo_without_its_collector_ends_and_says_what_was_lost() {
+    let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port").local_addr().expect("bound").port();
+    let endpoint = format!("trace.endpoint=http://127.0.0.1:{port}");
+    let args = ["--set", &endpoint, "--set", "trace.ratio_permille=1000"];
+    let started = Instant::now();
+    let output = hicached(&[&["demo", "--json", "--requests", "200"], &args[..]].concat());
+    let (took_s, said) = (started.elapsed().as_secs_f64(), stderr(&output));
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    // Behind the requests themselves the end waits 5 s at most.
+    let served_s = json_of(&output)["wall_s"].as_f64().expect("seconds");
+    assert!(took_s - served_s < 20.0, "{took_s} s, of which {served_s} served");
+    assert_eq!(said.lines().filter(|line| line.contains("spans were lost")).count(), 1, "{said}");
+    assert!(said.contains("exported=0") && !said.contains("not exported"), "{said}");
+}
+
 #[test]
 fn a_table_without_bytes_says_that_none_were_compared() {
     let folder = Folder::new("table");
