@@ -18,7 +18,7 @@ use hicached_client::tokens::PagePlan;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::bus::server::{NatsServer, ServerError, find_nats_server};
+use crate::bus::server::{NatsServer, ServerError, nats_server};
 use crate::bus::{Bus, BusError, Frame, Inbox, Served, inbox};
 use crate::config::{BusKind, Checked, ConfigRefused};
 use crate::replay::folder::{Folder, FolderError};
@@ -143,13 +143,14 @@ pub enum BusBenchError {
 pub async fn run(args: &BusBenchArgs, mut progress: impl FnMut()) -> Result<Report, BusBenchError> {
     let mut skipped = Vec::new();
     let mut buses = measure_traced(args, BusKind::Memory, "", &mut progress).await?;
-    match (&args.nats_url, find_nats_server(Path::new("."))) {
+    match (&args.nats_url, nats_server(Path::new("."))) {
         (Some(url), _) => buses.extend(measure_traced(args, BusKind::Nats, url, &mut progress).await?),
-        (None, Some(program)) => {
+        (None, Ok(program)) => {
             let server = NatsServer::start(&program, &[])?;
             buses.extend(measure_traced(args, BusKind::Nats, &server.url(), &mut progress).await?);
         }
-        (None, None) => skipped.push(SkippedBus { bus: BusKind::Nats.name(), why: NO_SERVER }),
+        (None, Err(ServerError::NotFound)) => skipped.push(SkippedBus { bus: BusKind::Nats.name(), why: NO_SERVER }),
+        (None, Err(error)) => return Err(error.into()),
     }
     Ok(Report { requests: args.requests, runs: args.runs, pages: PAGES, buses, skipped })
 }

@@ -21,7 +21,7 @@ use hicached_client::tokens::PagePlan;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use crate::bus::server::{find_nats_server, free_port};
+use crate::bus::server::{ServerError, free_port, nats_server};
 use crate::config::{BusKind, Checked, ComponentConfig, ConfigRefused};
 use crate::fleet::{Fleet, FleetError, Ready, Spec, to_toml};
 use crate::replay::folder::{Folder, FolderError};
@@ -91,8 +91,8 @@ pub enum RecoveryError {
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// No broker to start.
-    #[error("no nats-server: not in $NATS_SERVER, .tools/nats/bin or $PATH")]
-    NoServer,
+    #[error(transparent)]
+    Server(#[from] ServerError),
     /// The operating system refused.
     #[error("{what}: {source}")]
     Io {
@@ -285,7 +285,7 @@ struct Processes {
 
 impl Processes {
     fn new(group: &mut Checked) -> Result<Self, RecoveryError> {
-        let server = find_nats_server(Path::new(".")).ok_or(RecoveryError::NoServer)?;
+        let server = nats_server(Path::new("."))?;
         let io = |what: &str| {
             let what = what.to_owned();
             |source| RecoveryError::Io { what, source }

@@ -8,6 +8,8 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use rustix::fs::{Access, access};
+
 /// How long a start may take. Measured: 23 to 61 ms on an idle machine.
 const START_MAX: Duration = Duration::from_secs(10);
 /// Lines of the server's log kept for the error when it does not start.
@@ -21,6 +23,14 @@ pub enum ServerError {
     /// No program was found.
     #[error("no nats-server: not in $NATS_SERVER, .tools/nats/bin or $PATH")]
     NotFound,
+    /// What the environment names is no program.
+    #[error("NATS_SERVER is {}: {why}, name a nats-server or unset it", program.display())]
+    Named {
+        /// What it names.
+        program: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The operating system refused.
     #[error("cannot start {}: {source}", program.display())]
     Start {
@@ -49,6 +59,24 @@ pub fn find_nats_server(root: &Path) -> Option<PathBuf> {
     std::iter::once(installed)
         .chain(std::env::split_paths(&in_path).map(|dir| dir.join("nats-server")))
         .find(|candidate| candidate.is_file())
+}
+
+/// As [`find_nats_server`], with what is found known to be a file that may be executed.
+///
+/// # Errors
+/// [`ServerError::Named`] when `$NATS_SERVER` names none, [`ServerError::NotFound`].
+pub fn nats_server(root: &Path) -> Result<PathBuf, ServerError> {
+    let program = find_nats_server(root).ok_or(ServerError::NotFound)?;
+    if std::env::var_os("NATS_SERVER").is_none() {
+        return Ok(program);
+    }
+    let why = match (std::fs::metadata(&program), access(&program, Access::EXEC_OK)) {
+        (Err(error), _) => error.to_string(),
+        (Ok(found), _) if !found.is_file() => "it is no file".to_owned(),
+        (Ok(_), Err(error)) => format!("it cannot be executed: {error}"),
+        (Ok(_), Ok(())) => return Ok(program),
+    };
+    Err(ServerError::Named { program, why })
 }
 
 /// A running server on a loopback port. Dropping it kills it and waits for its end.

@@ -8,6 +8,7 @@ use super::{Failure, Progress, output, print_json, runtime};
 use crate::bench::bus::BusBenchError;
 use crate::bench::recovery::RecoveryError;
 use crate::bench::{allocator, bus, index, recovery};
+use crate::bus::server::ServerError;
 use crate::replay::demo;
 use crate::replay::run::RunError;
 
@@ -27,9 +28,10 @@ pub(super) enum Bench {
 impl From<BusBenchError> for Failure {
     fn from(error: BusBenchError) -> Self {
         match error {
-            BusBenchError::Config(_) | BusBenchError::Folder(_) | BusBenchError::NoBroker(_) => {
-                Self::Usage(error.to_string())
-            }
+            BusBenchError::Config(_)
+            | BusBenchError::Folder(_)
+            | BusBenchError::NoBroker(_)
+            | BusBenchError::Server(ServerError::Named { .. }) => Self::Usage(error.to_string()),
             BusBenchError::Server(_)
             | BusBenchError::Group(_)
             | BusBenchError::Engine(_)
@@ -43,7 +45,7 @@ impl From<BusBenchError> for Failure {
 impl From<RecoveryError> for Failure {
     fn from(error: RecoveryError) -> Self {
         match error {
-            RecoveryError::Config(_) | RecoveryError::Folder(_) | RecoveryError::NoServer => {
+            RecoveryError::Config(_) | RecoveryError::Folder(_) | RecoveryError::Server(_) => {
                 Self::Usage(error.to_string())
             }
             RecoveryError::Interrupted(signal) => Self::Interrupted(signal),

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Failure, print, print_json, runtime};
-use crate::bus::server::find_nats_server;
+use crate::bus::server::{ServerError, nats_server};
 use crate::fleet::up::{UpArgs, UpError, up};
 
 impl From<UpError> for Failure {
@@ -27,8 +27,10 @@ impl From<UpError> for Failure {
 
 pub(super) fn run(args: &UpArgs) -> Result<(), Failure> {
     let job = args.job()?;
-    let nats_server = find_nats_server(Path::new(".")).filter(|program| program.is_file());
-    let nats_server = nats_server.ok_or_else(|| Failure::Usage(INSTALL.to_owned()))?;
+    let nats_server = nats_server(Path::new(".")).map_err(|error| match error {
+        ServerError::NotFound => Failure::Usage(INSTALL.to_owned()),
+        other => Failure::Usage(other.to_string()),
+    })?;
     let outcome = runtime()?.block_on(up(&job, args.compare, &nats_server))?;
     if args.json {
         print_json(&outcome)?;

@@ -175,10 +175,12 @@ impl Config {
         let cp_size = u32::from(self.group.cp_size.max(1));
         for (key, pages) in [("l1.pages", self.l1.pages), ("l2.pages", self.l2.pages)] {
             faults.unless(pages.is_multiple_of(cp_size), || {
-                let below = pages / cp_size * cp_size;
-                let above =
-                    pages.checked_next_multiple_of(cp_size).map_or(String::new(), |above| format!(" or {above}"));
-                format!("{key} is {pages}: make it a multiple of group.cp_size {cp_size}, for example {below}{above}")
+                let near = [Some(pages / cp_size * cp_size), pages.checked_next_multiple_of(cp_size)];
+                let fits = |near: &u32| (*near > 0 || key == "l2.pages") && near / cp_size < SLOTS_MAX;
+                let near: Vec<String> = near.into_iter().flatten().filter(fits).map(|near| near.to_string()).collect();
+                let example =
+                    if near.is_empty() { String::new() } else { format!(", for example {}", near.join(" or ")) };
+                format!("{key} is {pages}: make it a multiple of group.cp_size {cp_size}{example}")
             });
             faults.unless(u64::from(pages / cp_size) < u64::from(SLOTS_MAX), || {
                 format!("{key} is {pages}: make it less than {SLOTS_MAX} per rank")

@@ -249,6 +249,18 @@ fn a_broker_that_cannot_be_reached_is_named_without_its_password() {
 }
 
 #[test]
+fn a_nats_server_of_the_environment_that_is_no_program_is_named() {
+    let folder = Folder::new("no-program");
+    let (missing, text) = (folder.0.join("missing").display().to_string(), folder.file("text", "not a program"));
+    for (program, why) in [(&missing, "No such file"), (&text, "it cannot be executed: Permission denied")] {
+        for args in [&["up"][..], &["bench", "bus", "--runs", "1", "--requests", "1"]] {
+            let output = command(args).env("NATS_SERVER", program).output().expect("it starts");
+            assert_refused(&output, &[&format!("NATS_SERVER is {program}: {why}")]);
+        }
+    }
+}
+
+#[test]
 fn every_fault_of_a_group_to_bring_up_is_said_at_once() {
     let gone = "/nonexistent.b64.jsonl";
     let rows: &[(&[&str], &[&str])] = &[
@@ -259,6 +271,16 @@ fn every_fault_of_a_group_to_bring_up_is_said_at_once() {
         ),
         (&["up", "--ranks", "2", "--l1-pages", "7", "--l2-pages", "9"], &["l1.pages is 7", "l2.pages is 9"]),
         (&["up", "--soak", "9", "--growth-max", "-1"], &["--growth-max is -1: make it 0..=1000"]),
+        (
+            &["up", "--requests", "5", "--growth-max", "10", "--kill", "rank", "--compare", "--logs", "/nonexistent"],
+            &[
+                "--growth-max is given without --soak",
+                "--kill is given without --kills",
+                "--compare is given without --kills",
+                "--logs is /nonexistent",
+            ],
+        ),
+        (&["up", "--l1-pages", "1"], &["l1.pages is 1: make it a multiple of group.cp_size 4, for example 4"]),
         (&["engine", "--trace", gone], &["bus.kind is memory", "/nonexistent.b64.jsonl"]),
     ];
     for (args, faults) in rows {

@@ -1,7 +1,7 @@
 //! `hicached up`: a whole group on this machine, served, watched, and tortured if that is wanted.
 //!
 //! Invariants that a run reports on: every request ends once; no byte is wrong; no page is leaked; what was sealed on a
-//! host stays there, and is known there.
+//! host and not evicted stays there, and is known there.
 
 mod drive;
 mod group;
@@ -188,8 +188,7 @@ impl<'a> Running<'a> {
         let moved = self.watch.moved(&index);
         if self.job.kills > 0 {
             let kept = self.sealed.check(&self.group.pool_files(), &client).await?;
-            self.figures.keep(kept);
-            self.figures.evicted_l2_pages = moved.evicted_l2;
+            self.figures.keep(kept, moved.evicted_l2);
         }
         let config = self.group.group.config.clone();
         let leaked_pages = flush_all(&client, u64::from(config.l1.pages) + u64::from(config.l2.pages)).await?;

@@ -39,8 +39,8 @@ pub struct UpArgs {
     /// Kills of processes (SIGKILL) while requests are in flight
     #[arg(long, default_value_t = 0, value_name = "K", value_parser = clap::value_parser!(u32).range(..=100_000))]
     pub kills: u32,
-    /// What is killed, each as often as the others
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "control,rank,engine,broker", value_name = "KINDS")]
+    /// What is killed, each as often as the others; control,rank,engine,broker when not given
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS")]
     pub kill: Vec<Kind>,
     /// Serve the same requests once more without kills, and tell the difference in hits
     #[arg(long)]
@@ -49,7 +49,7 @@ pub struct UpArgs {
     #[arg(long, value_name = "SECONDS", conflicts_with = "requests", value_parser = clap::value_parser!(u64).range(3..=86_400))]
     pub soak: Option<u64>,
     /// Percent by which the memory of a process may grow from the middle third of the run to the last
-    #[arg(long, value_name = "PERCENT", requires = "soak", allow_negative_numbers = true)]
+    #[arg(long, value_name = "PERCENT", allow_negative_numbers = true)]
     pub growth_max: Option<f64>,
     /// A folder in which the logs of the processes stay
     #[arg(long, value_name = "FOLDER")]
@@ -76,6 +76,8 @@ pub enum Kind {
 }
 
 impl Kind {
+    const ALL: [Self; 4] = [Self::Control, Self::Rank, Self::Engine, Self::Broker];
+
     /// As it is written.
     pub const fn name(self) -> &'static str {
         match self {
@@ -125,6 +127,12 @@ impl UpArgs {
         let mut faults = Vec::new();
         if self.kills == 0 && self.compare {
             faults.push("--compare is given without --kills: there is nothing to compare with".to_owned());
+        }
+        if self.kills == 0 && !self.kill.is_empty() {
+            faults.push("--kill is given without --kills: say how often, with --kills 1 or more".to_owned());
+        }
+        if self.growth_max.is_some() && self.soak.is_none() {
+            faults.push("--growth-max is given without --soak: say for how long memory is watched".to_owned());
         }
         if let Some(percent) = self.growth_max.filter(|percent| !(0.0..=1_000.0).contains(percent)) {
             faults.push(format!("--growth-max is {percent}: make it 0..=1000"));
@@ -197,7 +205,7 @@ impl UpArgs {
             soak_s: self.soak,
             seed: self.seed,
             kills: self.kills,
-            kinds: self.kill.clone(),
+            kinds: if self.kill.is_empty() { Kind::ALL.to_vec() } else { self.kill.clone() },
             growth_max: self.growth_max,
             logs: self.logs.clone(),
             ..job

@@ -60,11 +60,14 @@ pub struct KillFigures {
     /// Keys that were seen sealed on a host.
     pub sealed_pages: u64,
     /// Of those, sealed on no host at the end, or unknown to the index there.
-    pub sealed_pages_lost: u64,
-    /// Of those that were lost, sealed on no host.
+    pub sealed_pages_gone: u64,
+    /// Of those that are gone, sealed on no host.
     pub unsealed_pages: u64,
-    /// Host pages the index had given up for want of room, as far as it was heard.
+    /// Host pages the index gave up for want of room, as far as it was heard: also pages that were never seen sealed,
+    /// and those that came back.
     pub evicted_l2_pages: u64,
+    /// Those that are gone beyond as many as were evicted: nothing but a fault explains them.
+    pub sealed_pages_lost: u64,
     /// Hit pages of a hundred in the same run without kills.
     pub undisturbed_hit_percent: Option<f64>,
     /// That less those of this run, in points.
@@ -72,10 +75,13 @@ pub struct KillFigures {
 }
 
 impl KillFigures {
-    pub(super) fn keep(&mut self, kept: Kept) {
+    /// Takes in what became of sealed pages while the index gave up `evicted_l2` host pages.
+    pub(super) fn keep(&mut self, kept: Kept, evicted_l2: u64) {
         self.sealed_pages = kept.ever;
         self.unsealed_pages = kept.unsealed;
-        self.sealed_pages_lost = kept.unsealed + kept.unknown;
+        self.sealed_pages_gone = kept.unsealed + kept.unknown;
+        self.evicted_l2_pages = evicted_l2;
+        self.sealed_pages_lost = self.sealed_pages_gone.saturating_sub(evicted_l2);
     }
 }
 
@@ -124,6 +130,8 @@ impl fmt::Display for UpOutcome {
             }
             row("worst recovery, ms", &kills.recovery_ms_max)?;
             row("sealed pages", &kills.sealed_pages)?;
+            row("sealed pages gone", &kills.sealed_pages_gone)?;
+            row("evicted", &kills.evicted_l2_pages)?;
             row("sealed pages lost", &kills.sealed_pages_lost)?;
             row("requests ended twice", &self.ended_twice)?;
             if let Some((undisturbed, lost)) = kills.undisturbed_hit_percent.zip(kills.hit_points_lost) {
@@ -139,5 +147,23 @@ impl fmt::Display for UpOutcome {
             write!(f, "{name:<16}{restarts:>10}{crashes:>10}{peak_mib:>14.1}{growth:>10.3}{end}")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_evictions_explain_is_gone_and_not_lost() {
+        for (unsealed, unknown, evicted, gone, lost) in
+            [(0, 0, 0, 0, 0), (7, 2, 0, 9, 9), (7, 2, 4, 9, 5), (7, 2, 9, 9, 0), (7, 2, 5_000, 9, 0), (0, 0, 3, 0, 0)]
+        {
+            let mut kills = KillFigures::default();
+            kills.keep(Kept { ever: 20, unsealed, unknown }, evicted);
+            let found = (kills.sealed_pages_gone, kills.evicted_l2_pages, kills.sealed_pages_lost);
+            assert_eq!(found, (gone, evicted, lost));
+            assert_eq!((kills.sealed_pages, kills.unsealed_pages), (20, unsealed));
+        }
     }
 }
