@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::Args;
 use futures_util::FutureExt;
 use futures_util::future::{join_all, select_all};
-use hicached_actors::protocol::Drained;
+use hicached_actors::protocol::{Address, Drained};
+use hicached_client::shm::ShmError;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::{Failure, GroupsArgs, print, runtime, say};
@@ -121,7 +122,7 @@ impl<'a> Serving<'a> {
 /// What a pool folder, a broker or another process does not allow is for the configuration to change; anything else is
 /// a fault.
 fn not_started(group: &Checked, error: &StartError) -> Failure {
-    let StartError::Rank { source: RankError::Pool(pool), .. } = error else {
+    let StartError::Rank { rank, source: RankError::Pool(pool) } = error else {
         return match error {
             StartError::SmallMessages { .. } | StartError::Telemetry(_) => Failure::Usage(error.to_string()),
             StartError::SecondLeader { .. } | StartError::Taken { .. } | StartError::Refused { .. } => {
@@ -136,10 +137,18 @@ fn not_started(group: &Checked, error: &StartError) -> Failure {
         };
     };
     let change = match pool {
+        PoolError::Mismatch { .. } | PoolError::Shm(ShmError::Size { .. }) => {
+            "name another rank.pool_folder, or remove the file and lose its pages"
+        }
         PoolError::Exists { .. } | PoolError::InUse { .. } => "or name another rank.pool_folder or group.name",
-        PoolError::Mismatch { .. } => "name another rank.pool_folder, or remove the file and lose its pages",
         PoolError::Torn { .. } => "or name another rank.pool_folder",
         PoolError::Io { .. } | PoolError::Shm(_) => "name a folder of a memory file system with room for the pools",
     };
-    Failure::Usage(format!("rank.pool_folder is {}: {error}, {change}", group.config.rank.pool_folder.display()))
+    let what = match pool {
+        PoolError::Shm(ShmError::Size { path, bytes: 0, .. }) => {
+            format!("{}: {} is empty", Address::Rank(*rank), path.display())
+        }
+        _ => error.to_string(),
+    };
+    Failure::Usage(format!("rank.pool_folder is {}: {what}, {change}", group.config.rank.pool_folder.display()))
 }

@@ -217,6 +217,13 @@ fn what_a_pool_folder_does_not_allow_is_for_the_configuration_to_change() {
     assert_eq!(end(&mut child, rustix::process::Signal::TERM), Some(0));
     let other = with("l2.pages=17").output().expect("it starts");
     assert_refused(&other, &["slots is 16 in the file and 17 in this rank, name another rank.pool_folder"]);
+    let pool = std::fs::read_dir(&folder.0).expect("a folder").next().expect("a pool").expect("readable").path();
+    for (bytes, what) in [(1 << 20, "has 1048576 bytes, wanted "), (0, "is empty")] {
+        std::fs::OpenOptions::new().write(true).open(&pool).expect("a file").set_len(bytes).expect("cut");
+        let output = with("l2.pages=16").output().expect("it starts");
+        assert_refused(&output, &[what]);
+        assert!(stderr(&output).contains("or remove the file and lose its pages"), "{}", stderr(&output));
+    }
 }
 
 #[test]
