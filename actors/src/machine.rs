@@ -97,6 +97,12 @@ pub trait Machine {
     /// A peer misses messages of this machine: say again what is open between the two.
     fn resync(&mut self, now: Time, peer: Address, out: &mut Vec<Effect>);
 
+    /// Whether this life of the machine is over although its process lives: whoever hosts it ends it and hosts another
+    /// one under a new incarnation. It refuses every request from then on.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// Panics when the machine contradicts itself; run after every simulated step.
     fn check_invariants(&self);
 

@@ -37,8 +37,15 @@ impl Group {
         let config = IndexConfig { compute_tokens_min: 0, ..IndexConfig::new(manifest.clone(), pages, 0) };
         let host = Host::new(Index::new(config, CONTROL, 1), Address::Index, CONTROL, CONTROL, 1 << 20);
         let mut group = Self { host, sent: vec![], answers: vec![], ids: OpIds::new(ENGINE) };
-        let hello =
-            RankHello { rank: Rank(0), host_slots: 0, adopted_by: CONTROL, old_ops: 0, engine: ENGINE, passed: 0 };
+        let hello = RankHello {
+            rank: Rank(0),
+            host_slots: 0,
+            adopted_by: CONTROL,
+            old_ops: 0,
+            engine: ENGINE,
+            passed: 0,
+            adoptions: 1,
+        };
         group.news(Address::Rank(Rank(0)), OpId::default(), hello.into());
         let table = InventoryPart { cursor: 0, rows: vec![], next: u32::MAX };
         group.news(Address::Rank(Rank(0)), OpId::default(), table.into());
@@ -56,7 +63,8 @@ impl Group {
             born_ms: 0,
         });
         let op = group.op_of("attach");
-        let attached = Attached { engine: ENGINE, pool_file: String::new(), words_offset: 0, load_slots_offset: 0 };
+        let attached =
+            Attached { engine: ENGINE, pool_file: String::new(), words_offset: 0, load_slots_offset: 0, adoptions: 1 };
         group.news(Address::Rank(Rank(0)), op, attached.into());
         let op = group.op_of("open_lanes");
         group.news(Address::Allocator, op, Freed {}.into());

@@ -52,6 +52,7 @@ impl RankMachine {
             pool_file: self.pool.path().to_string_lossy().into_owned(),
             words_offset: self.pool.words_offset(),
             load_slots_offset: self.pool.load_slots_offset(),
+            adoptions: self.adoptions,
         };
         to_index(attached.into(), op, out);
     }

@@ -3,7 +3,7 @@
 //! It has the shape of a machine, so that the same host numbers and checks its messages, but it owns memory and
 //! starts copies: their ends come back through [`RankMachine::collect`]. It decides nothing about pages.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
@@ -56,6 +56,10 @@ pub struct RankMachine {
     pub(super) events: Events,
     inbox: Receiver<Event>,
     pub(super) obeys: Obeys,
+    /// How many control incarnations it has obeyed.
+    pub(super) adoptions: u64,
+    /// Those whose time is over: what they still say comes late.
+    deposed: VecDeque<Incarnation>,
     pub(super) ops: Ops,
     pub(super) jobs: BTreeMap<JobId, Running>,
     pub(super) next_job: u64,
@@ -142,6 +146,8 @@ impl RankMachine {
             events,
             inbox,
             obeys: Obeys::default(),
+            adoptions: 0,
+            deposed: VecDeque::new(),
             ops: Ops::default(),
             jobs: BTreeMap::new(),
             next_job: 0,
@@ -215,6 +221,7 @@ impl RankMachine {
             old_ops: self.jobs.values().filter(|job| job.old).count() as u32,
             engine: self.l1.as_ref().map(|l1| l1.engine()).unwrap_or_default(),
             passed: self.passed(),
+            adoptions: self.adoptions,
         };
         to_index(hello.into(), op, out);
     }
@@ -229,11 +236,14 @@ impl RankMachine {
         }
         let mine = self.obeys.control;
         if mine != from.incarnation {
+            let refusal = NewIncarnation { old: from.incarnation, new: mine };
+            if self.deposed.contains(&from.incarnation) {
+                return self.reject(from, refusal.into(), out);
+            }
             if mine != Incarnation::default() && now < self.obeys.lease_until {
-                let refusal = NewIncarnation { old: from.incarnation, new: mine };
-                self.reject(from, refusal.into(), out);
-                // The other side drops what means another control incarnation, except a hello.
-                return self.hello(now, from.op, out);
+                // It presents itself when it is free to obey; an answer to each of these would be asked again at once.
+                self.hello_at = self.hello_at.min(self.obeys.lease_until);
+                return self.reject(from, refusal.into(), out);
             }
             self.forget_control();
         }
@@ -244,6 +254,13 @@ impl RankMachine {
 
     /// Another control incarnation takes over: the copies of the old one are stopped and nobody hears of them.
     fn forget_control(&mut self) {
+        self.adoptions += 1;
+        if self.obeys.control != Incarnation::default() {
+            self.deposed.push_back(self.obeys.control);
+        }
+        if self.deposed.len() > DEPOSED_MAX {
+            self.deposed.pop_front();
+        }
         self.stop_all("another control incarnation has taken the rank");
         self.jobs.values_mut().for_each(|running| running.old = true);
         self.ops = Ops::default();
@@ -461,6 +478,8 @@ pub(super) fn to_index(news: IndexNews, op: OpId, out: &mut Vec<Effect>) {
 const HELLO_MS: u64 = 250;
 /// No lease is longer: a rank must become free for a successor of a control group that died.
 const LEASE_MS_MAX: u64 = 600_000;
+/// Replaced control incarnations remembered: a message of one comes late by seconds, not by so many takeovers.
+const DEPOSED_MAX: usize = 64;
 /// Steps watched at a time; the index watches the newest one.
 const WATCHES_MAX: usize = 1_024;
 /// Acknowledgements repeated to a peer that has missed some; older ones it asks for by op.

@@ -74,7 +74,7 @@ impl LocalGroup {
         let telemetry = Telemetry::start(&group.config.trace, origin(group), clock)?;
         let post = Arc::new(Post::new(bus, name, group.config.group.cp_size).traced(telemetry));
         let client = Client::new(post.bus().clone(), ClientConfig::new(name.clone(), draw()));
-        let seat = Seat { group: group.clone(), post: post.clone(), clock };
+        let seat = Seat { group: group.clone(), post: post.clone(), clock, over: Arc::default() };
         let (stop, stopped) = oneshot::channel();
         let (is_ready, ready) = oneshot::channel();
         let (has_ended, ended) = oneshot::channel();

@@ -13,7 +13,7 @@ use hicached_actors::machine::{Machine, Trace};
 use hicached_actors::protocol::{
     Address, Answer, Bin, Busy, Envelope, Incarnation, OpIds, Refusal, Time, VERSION, encode,
 };
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::clock::Clock;
 use super::post::Post;
@@ -42,6 +42,9 @@ pub trait Hostable: Unpin + 'static {
     /// Whether nothing runs outside.
     fn is_idle(&mut self) -> bool;
 
+    /// Whether its life is over, and another one is to be hosted in its place.
+    fn is_over(&self) -> bool;
+
     /// Tells these figures with its own.
     fn set_beside(&mut self, figures: Beside);
 }
@@ -67,6 +70,10 @@ impl<M: Machine + Unpin + 'static> Hostable for Host<M> {
 
     fn is_idle(&mut self) -> bool {
         true
+    }
+
+    fn is_over(&self) -> bool {
+        self.machine.is_over()
     }
 
     fn set_beside(&mut self, figures: Beside) {
@@ -99,6 +106,11 @@ impl Hostable for RankHost {
         self.machine().is_idle()
     }
 
+    /// A rank lives as long as its process.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     fn set_beside(&mut self, figures: Beside) {
         Self::set_beside(self, figures);
     }
@@ -115,6 +127,7 @@ pub struct Hosted<H> {
     clock: Clock,
     start: Option<Start<H>>,
     bell: Option<Arc<Bell>>,
+    over: Option<Arc<Notify>>,
     inbox: Option<Inbox>,
     _served: Served,
     out: Output,
@@ -193,6 +206,7 @@ impl<H: Hostable> Hosted<H> {
             clock,
             start: None,
             bell: None,
+            over: None,
             inbox: Some(inbox),
             _served: served,
             out: Output::default(),
@@ -212,6 +226,13 @@ impl<H: Hostable> Hosted<H> {
     #[must_use]
     pub fn hearing(mut self, bell: Arc<Bell>) -> Self {
         self.bell = Some(bell);
+        self
+    }
+
+    /// Tells `over` once when the life of what is hosted is over.
+    #[must_use]
+    pub fn telling(mut self, over: Arc<Notify>) -> Self {
+        self.over = Some(over);
         self
     }
 
@@ -239,6 +260,11 @@ impl<H: Hostable> Hosted<H> {
         }
         if self.stopping.is_some() && self.host.is_idle() {
             return ctx.stop();
+        }
+        if self.host.is_over()
+            && let Some(over) = self.over.take()
+        {
+            over.notify_one();
         }
         let Some((at, why)) = self.host.next_deadline() else { return };
         if self.armed.is_some_and(|(armed, _)| armed <= at) {

@@ -118,7 +118,11 @@ pub(super) async fn lead(seat: &Seat, line: &mut Line) -> Result<Machines, Start
             biased;
             _ = &mut line.stopped => return Ok(leading.machines),
             // What has come is read before anybody counts as silent.
-            Some(frame) = inbox.recv() => leading.take(&frame)?,
+            Some(frame) = inbox.recv() => leading.take(&frame).await?,
+            () = seat.over.notified() => {
+                tracing::error!("another control group had the ranks meanwhile: this incarnation is over");
+                leading.lead.end();
+            }
             Ok(()) = connection.changed() => leading.lead.heard_nobody(seat.clock.now()),
             _ = beat.tick() => leading.beat(),
             () = leading.silence() => {
@@ -178,7 +182,7 @@ impl Leading<'_> {
     }
 
     /// Takes one message; what is no message is answered and changes nothing.
-    fn take(&mut self, frame: &Frame) -> Result<(), StartError> {
+    async fn take(&mut self, frame: &Frame) -> Result<(), StartError> {
         let (envelope, letter) = match read(frame) {
             Ok(read) => read,
             Err(refusal) => {
@@ -201,7 +205,11 @@ impl Leading<'_> {
                     self.answer(frame, envelope.op, &Led { control: self.lead.control() }.into());
                 }
                 Rival::Tell => self.tell(),
-                Rival::GiveWay => return Err(StartError::SecondLeader { control: envelope.control }),
+                // A beat may be late, or repeated, or made up: only who answers leads.
+                Rival::GiveWay => match refuse_second(&*self.bus, &mut self.letters).await {
+                    Ok(()) | Err(StartError::Lead { .. }) => {}
+                    Err(second) => return Err(second),
+                },
             },
         }
         Ok(())

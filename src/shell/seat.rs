@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use hicached_actors::host::Host;
 use hicached_actors::machine::Machine;
 use hicached_actors::protocol::{Address, Incarnation};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::build::{self, StartError};
 use super::clock::Clock;
@@ -22,6 +22,8 @@ pub(super) struct Seat {
     pub(super) group: Checked,
     pub(super) post: Arc<Post>,
     pub(super) clock: Clock,
+    /// Told when the index finds that its control incarnation is over.
+    pub(super) over: Arc<Notify>,
 }
 
 impl Seat {
@@ -130,6 +132,7 @@ impl Machines {
         let index = seat.machine(build::index(&seat.group, control), Address::Index, control).await?;
         let index =
             index.starting_with(Box::new(|host, now, out| host.with(out, |index, effects| index.start(now, effects))));
+        let index = index.telling(seat.over.clone());
         self.actors.push(index.start().recipient());
         Ok(())
     }

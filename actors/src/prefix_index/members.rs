@@ -29,6 +29,8 @@ struct Member {
     filled_by: Option<Incarnation>,
     /// Step both tracks have passed.
     passed: u64,
+    /// Control incarnations it had obeyed when it presented itself to this one.
+    adoptions: u64,
 }
 
 #[derive(Debug)]
@@ -157,17 +159,26 @@ impl Index {
         }
         let rank = msg.rank;
         let Some(member) = self.members.of_mut(rank) else { return };
-        if msg.adopted_by != self.control || msg.old_ops > 0 {
+        let is_same_life = member.incarnation == Some(from.incarnation);
+        if is_same_life && msg.adoptions > member.adoptions {
+            return self.end_deposed(out);
+        }
+        if msg.adopted_by != self.control {
             return self.adopt(rank, out);
+        }
+        if msg.old_ops > 0 {
+            // It speaks again when the last of them has ended.
+            return;
         }
         if let Some(until) = member.lease_until.replace(now.plus_ms(self.config.rank_lease_ms)) {
             self.deadlines.remove(&(until, Due::RankLease(rank)));
         }
         self.deadlines.insert((now.plus_ms(self.config.rank_lease_ms), Due::RankLease(rank)));
         member.silent = false;
-        if member.incarnation == Some(from.incarnation) {
+        if is_same_life {
             return self.rank_speaks(now, rank, &msg, out);
         }
+        member.adoptions = msg.adoptions;
         if let Some(old) = member.incarnation.replace(from.incarnation) {
             self.members.replace(old);
             self.void_backups_on(rank);
@@ -183,6 +194,14 @@ impl Index {
         if let Some(engine) = self.members.of_mut(rank).and_then(|member| member.engine.as_mut()) {
             engine.attached = None;
             self.attach(now, rank, out);
+        }
+    }
+
+    /// A rank has obeyed another control incarnation since it presented itself here: what this one believes of its
+    /// pools need not hold any more, so nothing is answered from it.
+    fn end_deposed(&mut self, out: &mut Vec<Effect>) {
+        if !std::mem::replace(&mut self.is_deposed, true) {
+            out.push(Effect::Mark { op: OpId::default(), name: "error.deposed", value: 1 });
         }
     }
 
@@ -271,11 +290,8 @@ impl Index {
         }
         engine.heard = now;
         engine.waiting = from.reply.clone().map(|to| (to, from.op));
-        if engine.attached.is_some() {
-            self.answer_registered(rank, out);
-        } else {
-            self.attach(now, rank, out);
-        }
+        // Also when it is attached: only the rank knows whom it has obeyed meanwhile.
+        self.attach(now, rank, out);
         Ok(())
     }
 
@@ -301,7 +317,11 @@ impl Index {
     pub(super) fn attached(&mut self, now: Time, from: &Sender, msg: Attached, out: &mut Vec<Effect>) {
         let crate::protocol::Address::Rank(rank) = from.address else { return };
         self.calls.answered((from.op, CALL_RANK));
-        let Some(engine) = self.members.of_mut(rank).and_then(|member| member.engine.as_mut()) else { return };
+        let Some(member) = self.members.of_mut(rank) else { return };
+        if member.incarnation == Some(from.incarnation) && msg.adoptions > member.adoptions {
+            return self.end_deposed(out);
+        }
+        let Some(engine) = member.engine.as_mut() else { return };
         if engine.register.engine != msg.engine || engine.attach != from.op {
             self.counts.stale += 1;
             return;
@@ -318,7 +338,7 @@ impl Index {
         let (control, next_step, lease_ms) = (self.control, self.steps.next, self.config.lease_ms);
         let Some(engine) = self.members.of_mut(rank).and_then(|member| member.engine.as_mut()) else { return };
         let (Some(attached), Some((to, op))) = (engine.attached.clone(), engine.waiting.take()) else { return };
-        let Attached { engine: _, pool_file, words_offset, load_slots_offset } = attached;
+        let Attached { engine: _, pool_file, words_offset, load_slots_offset, adoptions: _ } = attached;
         let answer = Registered { control, next_step, pool_file, words_offset, load_slots_offset, peers, lease_ms };
         reply(Some(to), op, answer, out);
     }

@@ -72,6 +72,8 @@ pub struct Index {
     tree: PrefixTree,
     salts: Salts,
     members: Members,
+    /// Another control incarnation had the ranks meanwhile: this one is over.
+    is_deposed: bool,
     recovery: Recovery,
     sessions: BTreeMap<OpId, Session>,
     /// Those of them that have ended for their engine and drain.
@@ -148,6 +150,7 @@ impl Index {
             tree: PrefixTree::new(cp_size, pages),
             salts: Salts::default(),
             members: Members::new(cp_size),
+            is_deposed: false,
             recovery: Recovery::new(cp_size),
             sessions: BTreeMap::new(),
             ending: BTreeSet::new(),
@@ -359,6 +362,12 @@ impl Machine for Index {
     type In = IndexIn;
 
     fn handle(&mut self, now: Time, from: &Sender, msg: IndexIn, out: &mut Vec<Effect>) {
+        if self.is_deposed {
+            if let IndexIn::Request(_) = msg {
+                self.refuse(from, self.busy("control incarnation", 0), out);
+            }
+            return;
+        }
         match msg {
             IndexIn::Request(request) => self.request(now, from, request, out),
             IndexIn::News(news) => self.news(now, from, news, out),
@@ -367,6 +376,9 @@ impl Machine for Index {
     }
 
     fn wake(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if self.is_deposed {
+            return;
+        }
         self.calls.wake(now, out);
         while let Some((at, due)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.remove(&(at, due));
@@ -384,6 +396,9 @@ impl Machine for Index {
     }
 
     fn next_deadline(&self) -> Option<(Time, &'static str)> {
+        if self.is_deposed {
+            return None;
+        }
         let due = self.deadlines.first().map(|(at, due)| {
             let why = match due {
                 Due::Lease(_) => "lease of an engine",
@@ -397,7 +412,13 @@ impl Machine for Index {
     }
 
     fn resync(&mut self, now: Time, peer: Address, out: &mut Vec<Effect>) {
-        self.calls.resync(now, peer, out);
+        if !self.is_deposed {
+            self.calls.resync(now, peer, out);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_deposed
     }
 
     fn check_invariants(&self) {

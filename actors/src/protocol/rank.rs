@@ -25,6 +25,8 @@ wire! {
         pub engine: Incarnation,
         /// Step both of its tracks have passed.
         pub passed: u64,
+        /// How many control incarnations it has obeyed in this life, one after the other.
+        pub adoptions: u64 = default,
     }
     /// Rows of the rank's page table from a slot on.
     pub struct Inventory {
@@ -80,6 +82,8 @@ wire! {
         pub words_offset: u64,
         /// Offset of the load slots in it.
         pub load_slots_offset: u64,
+        /// How many control incarnations the rank has obeyed in this life.
+        pub adoptions: u64 = default,
     }
     /// The pool cannot be mapped.
     pub struct AttachRefused {

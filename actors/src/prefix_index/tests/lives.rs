@@ -185,3 +185,39 @@ fn pages_of_an_engine_whose_ranks_are_all_replaced_are_freed_without_its_word() 
     assert_eq!((script.counter("index.sessions"), script.counter("index.in_flight")), (0, 0));
     assert!(matches!(script.answer(session), Answer::Opened(_)));
 }
+
+#[test]
+fn a_rank_that_has_obeyed_another_since_ends_the_incarnation() {
+    for by_hello in [true, false] {
+        let mut script = Script::serving(8);
+        let mut late = RankHello {
+            rank: Rank(0),
+            host_slots: 8,
+            adopted_by: NEXT_RANK,
+            old_ops: 0,
+            engine: ENGINE,
+            passed: 0,
+            adoptions: 0,
+        };
+        let rank = life(RANK, Rank(0));
+        script.deliver(Address::Rank(Rank(0)), rank, OpId::default(), IndexIn::News(late.clone().into()));
+        assert!(!script.index.is_over(), "what it said before it obeyed this one comes late");
+        if by_hello {
+            late.adoptions = 2;
+            script.deliver(Address::Rank(Rank(0)), rank, OpId::default(), IndexIn::News(late.into()));
+        } else {
+            // Its answer to the engine that registers again is the first that is heard of it.
+            script.register(Rank(0), life(ENGINE, Rank(0)), 65);
+            assert!(script.answers.is_empty(), "{:?}", script.answers);
+            let engine = life(ENGINE, Rank(0));
+            let attached =
+                Attached { engine, pool_file: String::new(), words_offset: 0, load_slots_offset: 0, adoptions: 3 };
+            let attach = script.op_of("attach");
+            script.news_of(Rank(0), attach, attached.into());
+        }
+        assert!(script.index.is_over() && script.index.next_deadline().is_none());
+        script.answers.clear();
+        script.ask(Heartbeat { engine: life(ENGINE, Rank(0)), last_step: 0 });
+        assert!(matches!(script.answers[..], [(_, Answer::Refused(Refusal::Busy(_)))]), "{:?}", script.answers);
+    }
+}

@@ -105,7 +105,8 @@ impl Script {
             let engine = life(ENGINE, rank);
             script.register(rank, engine, l1_pages);
             let attach = script.op_of("attach");
-            let attached = Attached { engine, pool_file: String::new(), words_offset: 0, load_slots_offset: 0 };
+            let attached =
+                Attached { engine, pool_file: String::new(), words_offset: 0, load_slots_offset: 0, adoptions: 1 };
             script.news_of(rank, attach, attached.into());
         }
         let lanes = script.op_of("open_lanes");
@@ -121,7 +122,8 @@ impl Script {
     }
 
     fn hello_of(&mut self, rank: Rank, life: Incarnation, host_slots: u32) {
-        let hello = RankHello { rank, host_slots, adopted_by: CONTROL, old_ops: 0, engine: ENGINE, passed: 0 };
+        let hello =
+            RankHello { rank, host_slots, adopted_by: CONTROL, old_ops: 0, engine: ENGINE, passed: 0, adoptions: 1 };
         self.deliver(Address::Rank(rank), life, OpId::default(), IndexIn::News(hello.into()));
     }
 

@@ -28,6 +28,9 @@ pub struct RankProcess {
     link: Link,
     ids: OpIds,
     adopted: Option<Adoption>,
+    adoptions: u64,
+    /// Control incarnations whose time over this life is over.
+    deposed: Vec<Incarnation>,
     engine: Option<Incarnation>,
     ops: BTreeMap<OpId, CopyOp>,
     watch: Option<(u64, OpId)>,
@@ -57,6 +60,8 @@ impl RankProcess {
             link: Link::new(hicached_actors::host::GAP_MS),
             ids: OpIds::new(Incarnation::default()),
             adopted: None,
+            adoptions: 0,
+            deposed: Vec::new(),
             engine: None,
             ops: BTreeMap::new(),
             watch: None,
@@ -92,6 +97,8 @@ impl RankProcess {
         self.link = Link::new(hicached_actors::host::GAP_MS);
         self.ids = OpIds::new(self.life);
         (self.adopted, self.engine, self.watch) = (None, None, None);
+        self.adoptions = 0;
+        self.deposed.clear();
         self.ops.clear();
         self.damaged.clear();
         net.after_us(1, Event::RankTimer(self.rank, self.lives));
@@ -145,12 +152,14 @@ impl RankProcess {
     }
 
     fn adopt(&mut self, net: &mut Net, memory: &mut Memory, control: Incarnation, adopt: &Adopt) {
-        let other = self.adopted.is_some_and(|by| by.control != control);
-        if other && self.adopted.is_some_and(|by| by.until > net.now) {
+        let other = self.adopted.is_none_or(|by| by.control != control);
+        if other && (self.adopted.is_some_and(|by| by.until > net.now) || self.deposed.contains(&control)) {
             self.stale += 1;
             return;
         }
         if other {
+            self.adoptions += 1;
+            self.deposed.extend(self.adopted.map(|by| by.control));
             self.stop_all(net, memory);
             (self.watch, self.engine) = (None, self.engine);
         }
@@ -169,6 +178,7 @@ impl RankProcess {
             old_ops: self.ops.values().filter(|op| op.control != control && op.is_running()).count() as u32,
             engine: self.engine.unwrap_or_default(),
             passed: if self.engine.is_some() { pool.passed(&memory.layout) } else { 0 },
+            adoptions: self.adoptions,
         };
         self.tell_index(net, OpId::default(), hello.into());
     }
@@ -231,7 +241,13 @@ impl RankProcess {
             pool.words = [0; 2];
         }
         let pool_file = format!("pool.{}", self.rank.0);
-        let attached = Attached { engine: attach.engine, pool_file, words_offset: 0, load_slots_offset: 128 };
+        let attached = Attached {
+            engine: attach.engine,
+            pool_file,
+            words_offset: 0,
+            load_slots_offset: 128,
+            adoptions: self.adoptions,
+        };
         self.tell_index(net, op, attached.into());
         self.hello(net, memory);
     }
