@@ -87,7 +87,7 @@ async fn rotel_reads_one_request_as_one_trace() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn jaeger_answers_with_one_trace_for_one_request() {
-    let Some(program) = std::env::var_os("JAEGER") else {
+    let Some(program) = std::env::var_os("JAEGER").filter(|named| !named.is_empty()) else {
         return eprintln!("skipped: JAEGER names no binary");
     };
     let (otlp, query, grpc) = (free_port(), free_port(), free_port());
