@@ -12,7 +12,7 @@ use crate::machine::{LITERAL, PASS, RAW, WAKE, drive, hear, wake};
 use crate::source::Source;
 use crate::speaker::{Said, Speaker, address, birth, known};
 
-/// A group under fire; see [`Group::step`].
+/// A group under fire; see `Group::step`.
 pub fn group(data: &[u8]) {
     let mut src = Source::new(data);
     let (sizes, birth) = birth(&mut src);

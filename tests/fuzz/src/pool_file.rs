@@ -14,7 +14,7 @@ use crate::scratch::Scratch;
 use crate::source::Source;
 use crate::speaker::Speaker;
 
-/// Edits of a whole pool file, then an attempt to attach it; see [`edit`]. The first byte says whether sums are
+/// Edits of a whole pool file, then an attempt to attach it; see `edit`. The first byte says whether sums are
 /// mended afterwards: bit 0 that of the header, the other bits those of as many rows.
 pub fn pool_file(data: &[u8]) {
     let mut src = Source::new(data);
