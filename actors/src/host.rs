@@ -7,8 +7,8 @@ use std::sync::Arc;
 use crate::link::Link;
 use crate::machine::{Effect, Inbound, Machine, ReplyTo, Sender, Trace, is_urgent};
 use crate::protocol::{
-    Address, Answer, Envelope, Figures, Incarnation, OpIds, Refusal, Resync, StatusIs, Time, Unsupported, VERSION,
-    decode, encode,
+    Address, Answer, Envelope, Figures, Incarnation, OpIds, Outgoing, Refusal, Resync, StatusIs, Time, Unsupported,
+    VERSION, decode, encode,
 };
 use crate::span::{Span, TraceContext};
 
@@ -59,6 +59,8 @@ pub struct Counts {
 pub enum Dest {
     /// A member of the group.
     Actor(Address),
+    /// The sender or receiver of another group.
+    Peer(crate::protocol::GroupName, Address),
     /// A reply subject.
     Reply(ReplyTo),
     /// Whoever listens to the group's events.
@@ -135,7 +137,7 @@ impl<M: Machine> Host<M> {
             self.counts.stale += 1;
             return;
         }
-        if address != Address::Engine {
+        if address != Address::Engine && !self.is_peer(address) {
             self.link.saw(now, (address, envelope.urgent), envelope.incarnation, envelope.seq);
         }
         if envelope.kind == "resync" {
@@ -231,9 +233,17 @@ impl<M: Machine> Host<M> {
                 // Only a rank knows `adopt`: a new control incarnation begins with it.
                 envelope.incarnation != self.control && envelope.kind != "adopt"
             }
+            // The machine knows the lives of its peers.
+            Address::Sender | Address::Receiver if self.is_peer(sender) => false,
+            Address::Sender | Address::Receiver => envelope.incarnation != self.control,
             Address::Rank(_) => envelope.control != self.control && envelope.kind != "rank_hello",
             Address::Engine => false,
         }
+    }
+
+    /// Whether `sender` is the counterpart of this member in another group: the two of one group never talk.
+    fn is_peer(&self, sender: Address) -> bool {
+        matches!((self.address, sender), (Address::Sender, Address::Receiver) | (Address::Receiver, Address::Sender))
     }
 
     fn refuse(&mut self, reply: Option<ReplyTo>, of: Option<&Envelope>, refusal: Refusal, out: &mut Output) {
@@ -260,7 +270,11 @@ impl<M: Machine> Host<M> {
             match effect {
                 Effect::Send { to, op, trace } => {
                     let (kind, body) = to.encode_body();
-                    let dest = to.address().map_or(Dest::Events, Dest::Actor);
+                    let dest = match &to {
+                        Outgoing::PeerSender(group, _) => Dest::Peer(group.clone(), Address::Sender),
+                        Outgoing::PeerReceiver(group, _) => Dest::Peer(group.clone(), Address::Receiver),
+                        _ => to.address().map_or(Dest::Events, Dest::Actor),
+                    };
                     self.send(dest, kind, op, body, trace, out);
                 }
                 Effect::Reply { to, op, answer } => {
@@ -281,7 +295,8 @@ impl<M: Machine> Host<M> {
         let urgent = is_urgent(kind);
         let seq = match &to {
             Dest::Actor(address) => self.link.give(*address, urgent),
-            Dest::Reply(_) | Dest::Events => 0,
+            // Between groups nothing is numbered: one member there talks to many here, and every request is repeated.
+            Dest::Peer(..) | Dest::Reply(_) | Dest::Events => 0,
         };
         let envelope = Envelope {
             version: VERSION,

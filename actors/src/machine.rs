@@ -125,11 +125,13 @@ inbound!(
     crate::protocol::EvictorIn,
     crate::protocol::WriterIn,
     crate::protocol::LoaderIn,
+    crate::protocol::SenderIn,
+    crate::protocol::ReceiverIn,
     crate::protocol::RankIn
 );
 
 impl Outgoing {
-    /// The member it goes to; `None` for an event.
+    /// The member it goes to, or the counterpart in another group; `None` for an event.
     pub fn address(&self) -> Option<Address> {
         Some(match self {
             Self::Index(_) => Address::Index,
@@ -137,6 +139,8 @@ impl Outgoing {
             Self::Evictor(_) => Address::Evictor,
             Self::Writer(_) => Address::Writer,
             Self::Loader(_) => Address::Loader,
+            Self::Sender(_) | Self::PeerSender(..) => Address::Sender,
+            Self::Receiver(_) | Self::PeerReceiver(..) => Address::Receiver,
             Self::Rank(rank, _) => Address::Rank(*rank),
             Self::Event(_) => return None,
         })
@@ -150,6 +154,8 @@ impl Outgoing {
             Self::Evictor(msg) => (msg.code(), msg.encode_body()),
             Self::Writer(msg) => (msg.code(), msg.encode_body()),
             Self::Loader(msg) => (msg.code(), msg.encode_body()),
+            Self::Sender(msg) | Self::PeerSender(_, msg) => (msg.code(), msg.encode_body()),
+            Self::Receiver(msg) | Self::PeerReceiver(_, msg) => (msg.code(), msg.encode_body()),
             Self::Rank(_, msg) => (msg.code(), msg.encode_body()),
             Self::Event(event) => ("event", crate::protocol::encode(event)),
         }
@@ -184,5 +190,22 @@ pub fn is_urgent(kind: &str) -> bool {
             | "resync"
             | "whose"
             | "whose_is"
+            | "send_stop"
+            | "send_over"
+            | "unexpect"
+            | "arrived"
+            | "not_arriving"
+            | "handover_settled"
+            | "meet"
+            | "met"
+            | "received"
+            | "cease"
+            | "ceased"
+            | "ceased_heard"
+            | "revoke"
+            | "revoked"
+            | "pushed"
+            | "stop_push"
+            | "push_stopped"
     )
 }

@@ -48,6 +48,8 @@ impl<M: Machine> Script<M> {
             | Address::Evictor
             | Address::Writer
             | Address::Loader
+            | Address::Sender
+            | Address::Receiver
             | Address::Engine => CONTROL,
         };
         self.say_as(from, incarnation, op, msg)

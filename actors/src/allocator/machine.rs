@@ -355,6 +355,11 @@ where
         Address::Index => Some(Outgoing::Index(msg.into())),
         Address::Writer => Some(Outgoing::Writer(msg.into())),
         Address::Loader => Some(Outgoing::Loader(msg.into())),
-        Address::Allocator | Address::Evictor | Address::Rank(_) | Address::Engine => None,
+        Address::Allocator
+        | Address::Evictor
+        | Address::Sender
+        | Address::Receiver
+        | Address::Rank(_)
+        | Address::Engine => None,
     }
 }

@@ -96,7 +96,16 @@ impl Evictor {
             (Address::Allocator, _) => Requester::Allocator,
             (Address::Engine, Some(reply)) => Requester::Outside(reply.clone()),
             (Address::Engine, None)
-            | (Address::Index | Address::Evictor | Address::Writer | Address::Loader | Address::Rank(_), _) => {
+            | (
+                Address::Index
+                | Address::Evictor
+                | Address::Writer
+                | Address::Loader
+                | Address::Sender
+                | Address::Receiver
+                | Address::Rank(_),
+                _,
+            ) => {
                 self.counts.foreign += 1;
                 return;
             }

@@ -161,7 +161,12 @@ impl Loader {
                     self.give_back(now, from.op, pages, Outcome::Released, out);
                 }
             }
-            Address::Evictor | Address::Writer | Address::Loader | Address::Engine => {}
+            Address::Evictor
+            | Address::Writer
+            | Address::Loader
+            | Address::Sender
+            | Address::Receiver
+            | Address::Engine => {}
         }
     }
 

@@ -26,7 +26,11 @@ pub(super) fn may_say(from: Address, news: &IndexNews) -> bool {
         IndexNews::LoadStarted(_) | IndexNews::LoadMissed(_) | IndexNews::LoadBusy(_) | IndexNews::LoadEnded(_) => {
             from == Address::Loader
         }
-        IndexNews::OpSettled(_) => matches!(from, Address::Writer | Address::Loader | Address::Rank(_)),
+        IndexNews::SendTaken(_) | IndexNews::SendOver(_) => from == Address::Sender,
+        IndexNews::Expected(_) | IndexNews::Arrived(_) | IndexNews::NotArriving(_) => from == Address::Receiver,
+        IndexNews::OpSettled(_) => {
+            matches!(from, Address::Writer | Address::Loader | Address::Sender | Address::Receiver | Address::Rank(_))
+        }
         IndexNews::RankHello(msg) => from == Address::Rank(msg.rank),
         IndexNews::Damaged(msg) => from == Address::Rank(msg.rank),
         IndexNews::InventoryPart(_) | IndexNews::Attached(_) | IndexNews::AttachRefused(_) | IndexNews::Passed(_) => {

@@ -21,6 +21,7 @@ mod evictions;
 mod extending;
 mod figures;
 mod given;
+mod handovers;
 mod loads;
 mod members;
 mod parking;
@@ -260,6 +261,7 @@ impl Index {
                 reply(from.reply.clone(), from.op, self.events.replay(msg.from, msg.limit), out);
                 Ok(())
             }
+            Request::Handover(msg) => self.handover(now, from, &msg, out),
         };
         if let Err(refusal) = done {
             self.refuse(from, refusal, out);
@@ -307,6 +309,11 @@ impl Index {
             IndexNews::LoadBusy(msg) => self.load_busy(now, op, msg.bound, out),
             IndexNews::LoadEnded(msg) => self.load_ended(now, op, msg.ok, out),
             IndexNews::OpSettled(_) => self.op_settled(op),
+            IndexNews::SendTaken(msg) => self.send_taken(now, op, &msg, out),
+            IndexNews::SendOver(msg) => self.send_over(now, op, msg, out),
+            IndexNews::Expected(msg) => self.expected(now, op, &msg, out),
+            IndexNews::Arrived(msg) => self.arrived(now, op, msg, out),
+            IndexNews::NotArriving(msg) => self.not_arriving(now, op, msg, out),
             IndexNews::RankHello(msg) => self.rank_hello(now, from, msg, out),
             IndexNews::InventoryPart(msg) => self.inventory_part(now, from, msg, out),
             IndexNews::Attached(msg) => self.attached(now, from, msg, out),

@@ -9,7 +9,7 @@ use std::fmt;
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-use super::{HostSlot, Incarnation, Key, Malformed, OpId, PageId, Rank};
+use super::{HostSlot, Incarnation, Key, Malformed, OpId, PageId, PeerPage, Position, Rank};
 
 /// Declares a struct that crosses the wire as an array of its fields in order.
 macro_rules! wire {
@@ -249,7 +249,11 @@ bin_u32_list!(
     /// Logical pages, 4 bytes little-endian each.
     Pages of PageId,
     /// Host slots, 4 bytes little-endian each.
-    Slots of HostSlot
+    Slots of HostSlot,
+    /// Positions in a request, 4 bytes little-endian each.
+    Positions of Position,
+    /// Physical pages of a peer, 4 bytes little-endian each.
+    PeerPages of PeerPage
 );
 
 /// Page keys, 16 bytes each.

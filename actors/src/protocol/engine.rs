@@ -2,7 +2,7 @@
 //! answers by request/reply.
 
 use super::codec::{Bin, Keys, Owners, Pages, wire, wire_enum};
-use super::{Incarnation, Key, Manifest, OpId, Rank, Refusal};
+use super::{HandedOver, Handover, HandoverWish, Incarnation, Key, Manifest, OpId, Rank, Refusal};
 
 wire! {
     /// Where one (component, layer) stands in the engine's segment.
@@ -91,6 +91,8 @@ wire! {
         pub priority: u8 = default,
         /// `true` computes the whole prompt again.
         pub no_match: bool = default,
+        /// The handover it takes part in; at most one.
+        pub handover: Vec<HandoverWish> = default,
     }
     /// A running load that the engine's streams wait for.
     pub struct LoadTicket {
@@ -367,6 +369,8 @@ wire_enum! {
         "status" => Status(Status),
         /// Events from a number on.
         "replay" => Replay(Replay),
+        /// Wait for received pages.
+        "handover" => Handover(Handover),
     }
 }
 
@@ -397,6 +401,8 @@ wire_enum! {
         "status_is" => StatusIs(StatusIs),
         /// To `replay`.
         "replayed" => Replayed(Replayed),
+        /// To `handover`.
+        "handed_over" => HandedOver(HandedOver),
         /// To anything.
         "refused" => Refused(Refusal),
     }

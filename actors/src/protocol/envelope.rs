@@ -81,6 +81,10 @@ pub enum Address {
     Writer,
     /// The loader.
     Loader,
+    /// The transfer sender.
+    Sender,
+    /// The transfer receiver.
+    Receiver,
     /// One rank.
     Rank(Rank),
     /// An engine, router or operator: reached by reply only.
@@ -95,6 +99,8 @@ impl fmt::Display for Address {
             Self::Evictor => f.write_str("evictor"),
             Self::Writer => f.write_str("writer"),
             Self::Loader => f.write_str("loader"),
+            Self::Sender => f.write_str("sender"),
+            Self::Receiver => f.write_str("receiver"),
             Self::Rank(rank) => write!(f, "rank.{}", rank.0),
             Self::Engine => f.write_str("engine"),
         }
@@ -118,6 +124,8 @@ impl Address {
             "evictor" => Self::Evictor,
             "writer" => Self::Writer,
             "loader" => Self::Loader,
+            "sender" => Self::Sender,
+            "receiver" => Self::Receiver,
             "engine" => Self::Engine,
             _ => {
                 let rank = text.strip_prefix("rank.").and_then(|n| n.parse().ok()).filter(|n| *n < super::CP_SIZE_MAX);

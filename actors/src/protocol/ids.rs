@@ -60,6 +60,14 @@ impl PageId {
     }
 }
 
+/// Place of a page in its request, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Position(pub u32);
+
+/// Physical page in the pool of the rank that receives a transfer: an id of another group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerPage(pub u32);
+
 /// Slot of one page record in the host pool of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostSlot(pub u32);

@@ -4,6 +4,11 @@
 use super::codec::{Bin, Keys, Owners, Pages, Slots, wire, wire_enum};
 use super::engine::Request;
 use super::rank::{AttachRefused, Attached, CopyAck, Damaged, InventoryPart, Passed, RankHello, RankIn, Sealed};
+use super::transfer::{
+    Accepting, Arrived, Cease, Ceased, CeasedHeard, Expect, Expected, Finished, HandoverSettled, Landed, Meet, Met,
+    NotArriving, Offer, PushStopped, Pushed, Received, Revoked, SendEnd, SendOpen, SendOver, SendPart, SendStop,
+    SendTaken, Unexpect, Wanted,
+};
 use super::{CacheEvent, Incarnation, Key, Rank, Refusal};
 
 wire! {
@@ -236,6 +241,16 @@ wire_enum! {
         "passed" => Passed(Passed),
         /// From a rank.
         "damaged" => Damaged(Damaged),
+        /// From the sender.
+        "send_taken" => SendTaken(SendTaken),
+        /// From the sender.
+        "send_over" => SendOver(SendOver),
+        /// From the receiver.
+        "expected" => Expected(Expected),
+        /// From the receiver.
+        "arrived" => Arrived(Arrived),
+        /// From the receiver.
+        "not_arriving" => NotArriving(NotArriving),
         /// From anybody.
         "rejected" => Rejected(Rejected),
     }
@@ -348,7 +363,72 @@ wire_enum! {
     }
 }
 
-/// One message to a member of the group.
+wire_enum! {
+    /// Everything that can reach the sender.
+    pub enum SenderIn {
+        /// From the index.
+        "send_open" => SendOpen(SendOpen),
+        /// From the index.
+        "send_part" => SendPart(SendPart),
+        /// From the index.
+        "send_end" => SendEnd(SendEnd),
+        /// From the index.
+        "send_stop" => SendStop(SendStop),
+        /// From the index.
+        "rank_is" => RankIs(RankIs),
+        /// From a rank.
+        "pushed" => Pushed(Pushed),
+        /// From a rank.
+        "push_stopped" => PushStopped(PushStopped),
+        /// From a peer's receiver.
+        "met" => Met(Met),
+        /// From a peer's receiver.
+        "wanted" => Wanted(Wanted),
+        /// From a peer's receiver.
+        "received" => Received(Received),
+        /// From a peer's receiver.
+        "cease" => Cease(Cease),
+        /// From a peer's receiver.
+        "ceased_heard" => CeasedHeard(CeasedHeard),
+        /// From anybody.
+        "rejected" => Rejected(Rejected),
+    }
+}
+
+wire_enum! {
+    /// Everything that can reach the receiver.
+    pub enum ReceiverIn {
+        /// From the index.
+        "expect" => Expect(Expect),
+        /// From the index.
+        "unexpect" => Unexpect(Unexpect),
+        /// From the index.
+        "handover_settled" => HandoverSettled(HandoverSettled),
+        /// From the index.
+        "rank_is" => RankIs(RankIs),
+        /// From a rank.
+        "accepting" => Accepting(Accepting),
+        /// From a rank.
+        "landed" => Landed(Landed),
+        /// From a rank.
+        "revoked" => Revoked(Revoked),
+        /// From a peer's sender.
+        "meet" => Meet(Meet),
+        /// From a peer's sender.
+        "offer" => Offer(Offer),
+        /// From a peer's sender.
+        "finished" => Finished(Finished),
+        /// From a peer's sender.
+        "ceased" => Ceased(Ceased),
+        /// From anybody.
+        "rejected" => Rejected(Rejected),
+    }
+}
+
+/// Name of another group, as subjects have it.
+pub type GroupName = std::sync::Arc<str>;
+
+/// One message to a member of the group, or to its counterpart in another group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outgoing {
     /// To the index.
@@ -361,6 +441,14 @@ pub enum Outgoing {
     Writer(WriterIn),
     /// To the loader.
     Loader(LoaderIn),
+    /// To the sender.
+    Sender(SenderIn),
+    /// To the receiver.
+    Receiver(ReceiverIn),
+    /// To the sender of another group.
+    PeerSender(GroupName, SenderIn),
+    /// To the receiver of another group.
+    PeerReceiver(GroupName, ReceiverIn),
     /// To one rank.
     Rank(Rank, RankIn),
     /// To whoever listens: pages stored and removed.

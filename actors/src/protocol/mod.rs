@@ -10,8 +10,9 @@ mod lead;
 mod manifest;
 mod rank;
 mod refusal;
+mod transfer;
 
-pub use codec::{Bin, Keys, Owners, Pages, Slots, decode, encode};
+pub use codec::{Bin, Keys, Owners, Pages, PeerPages, Positions, Slots, decode, encode};
 pub use engine::*;
 pub use envelope::*;
 pub use ids::*;
@@ -21,3 +22,4 @@ pub use lead::*;
 pub use manifest::*;
 pub use rank::*;
 pub use refusal::*;
+pub use transfer::*;

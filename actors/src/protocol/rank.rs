@@ -3,6 +3,7 @@
 use super::codec::{Bin, Keys, Owners, Pages, Slots, wire, wire_enum};
 use super::engine::{LayerReady, Region};
 use super::internal::OpSettled;
+use super::transfer::{Accept, Push, Report, Revoke, StopPush};
 use super::{Incarnation, Key, Rank, Refusal};
 
 wire! {
@@ -221,5 +222,15 @@ wire_enum! {
         "stop" => Stop(Stop),
         /// The index has heard of a damaged record.
         "op_settled" => OpSettled(OpSettled),
+        /// Bytes of a transfer may land.
+        "accept" => Accept(Accept),
+        /// What has landed?
+        "report" => Report(Report),
+        /// Nothing may land any more.
+        "revoke" => Revoke(Revoke),
+        /// L1 to a rank of a peer.
+        "push" => Push(Push),
+        /// Stop sending.
+        "stop_push" => StopPush(StopPush),
     }
 }

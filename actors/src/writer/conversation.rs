@@ -195,7 +195,12 @@ impl Writer {
                     self.decide(now, from.op, vec![0; slots.len()], out);
                 }
             }
-            Address::Evictor | Address::Writer | Address::Loader | Address::Engine => {}
+            Address::Evictor
+            | Address::Writer
+            | Address::Loader
+            | Address::Sender
+            | Address::Receiver
+            | Address::Engine => {}
         }
     }
 
