@@ -150,6 +150,7 @@ fn f02_small_things_that_keep_big_things_alive() {
         owners: Owners(vec![]),
         priority: 0,
         no_match: false,
+        handover: vec![],
     });
     let before = resident_bytes();
     let mut message_bytes = 0;

@@ -400,5 +400,6 @@ fn open(keys: &[Key], tokens: u32) -> Open {
         owners: Owners(vec![]),
         priority: 0,
         no_match: false,
+        handover: vec![],
     }
 }
