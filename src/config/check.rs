@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use hicached_actors::allocator::{Marks, SLOTS_MAX};
-use hicached_actors::protocol::{Address, CP_SIZE_MAX, ComponentSpec, HEADER_BYTES_MAX, Manifest, Rank};
+use hicached_actors::protocol::{Address, CP_SIZE_MAX, ComponentSpec, HEADER_BYTES_MAX, Manifest, Rank, group_name};
 use hicached_kernels::layout::{Component, LAYERS_MAX, Layout, LayoutError};
 
 use super::{BusKind, ComponentConfig, Config, ConfigRefused, masked};
@@ -113,12 +113,9 @@ impl Config {
     fn check_group(&self, faults: &mut Faults) {
         let group = &self.group;
         let (cp_size, name) = (group.cp_size, &group.name);
-        let token = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
-        faults.unless(token && (1..=NAME_BYTES_MAX).contains(&name.len()), || {
-            format!(
-                "group.name is {name:?}: use 1..={NAME_BYTES_MAX} letters, digits, - and _, it is part of a subject"
-            )
-        });
+        if let Err(wrong) = group_name("group.name", name) {
+            faults.0.push(format!("group.name is {name:?}: use {}, it is part of a subject", wrong.limit));
+        }
         faults.unless((1..=CP_SIZE_MAX).contains(&cp_size), || {
             format!("group.cp_size is {cp_size}: make it 1..={CP_SIZE_MAX}")
         });
@@ -358,8 +355,6 @@ pub fn message_bytes_for(pages: u32) -> usize {
 const BYTES_PER_PAGE: usize = 16 + 4 + 4 + 1 + 1;
 /// Envelope and the fields of a body that do not grow with its pages.
 const ENVELOPE_BYTES_MAX: usize = 1_024;
-/// A subject stays short.
-const NAME_BYTES_MAX: usize = 64;
 /// Half of the address space that Linux gives a process.
 const POOL_BYTES_MAX: u64 = 1 << 46;
 const COPY_THREADS_MAX: u32 = 64;

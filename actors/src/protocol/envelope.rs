@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::codec::{Bin, decode, encode, wire};
-use super::{Incarnation, Malformed, OpId, Rank, Refusal, TooLarge, Unsupported};
+use super::{GroupName, Incarnation, Malformed, OpId, Rank, Refusal, TooLarge, Unsupported};
 
 /// The version of the protocol that this build speaks.
 pub const VERSION: u32 = 1;
@@ -139,3 +139,19 @@ impl Address {
 pub fn events_subject(group: &str) -> String {
     format!("hicached.v1.{group}.events")
 }
+
+/// Reads the name of a group, which stood in `field`: it is one token of a subject.
+///
+/// # Errors
+/// [`Malformed`] when it is empty, too long, or has other characters than letters, digits, `-` and `_`.
+pub fn group_name(field: &str, name: &str) -> Result<GroupName, Malformed> {
+    let is_token = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    if !is_token || !(1..=GROUP_NAME_BYTES_MAX).contains(&name.len()) {
+        let limit = format!("1..={GROUP_NAME_BYTES_MAX} letters, digits, - and _");
+        return Err(Malformed::new(field, name, limit));
+    }
+    Ok(name.into())
+}
+
+/// Longest name of a group: every subject begins with it.
+pub const GROUP_NAME_BYTES_MAX: usize = 64;

@@ -226,8 +226,8 @@ wire_enum! {
         "load_busy" => LoadBusy(LoadBusy),
         /// From the loader.
         "load_ended" => LoadEnded(LoadEnded),
-        /// From the writer or the loader: a verdict, a released slot or a rank's life was taken in. From a rank:
-        /// seals are gone.
+        /// From the writer, the loader, the sender or the receiver: a verdict, a released slot or a rank's life was
+        /// taken in. From a rank: seals are gone.
         "op_settled" => OpSettled(OpSettled),
         /// From a rank.
         "rank_hello" => RankHello(RankHello),
