@@ -191,6 +191,7 @@ pub(super) fn index(group: &Checked, control: Incarnation) -> Index {
     let (config, cp_size) = (&group.config, u32::from(group.config.group.cp_size));
     let shape = IndexConfig::new(group.manifest.clone(), config.l1.pages / cp_size + 1, config.l2.pages / cp_size);
     let config = IndexConfig {
+        group: config.group.name.clone(),
         write_policy: match config.cache.write_policy {
             WritePolicy::WriteThrough => Policy::WriteThrough,
             WritePolicy::WriteThroughSelective => Policy::Selective,

@@ -16,6 +16,8 @@ pub enum WritePolicy {
 /// The group an index serves, and its bounds.
 #[derive(Clone, Debug)]
 pub struct IndexConfig {
+    /// The group's name; none hands over to itself.
+    pub group: String,
     /// What is stored.
     pub manifest: Manifest,
     /// Physical L1 pages of each rank, the padding page 0 included.
@@ -49,9 +51,10 @@ pub struct IndexConfig {
 }
 
 impl IndexConfig {
-    /// Defaults for a group of this shape.
+    /// Defaults for a group of this shape, without a name.
     pub fn new(manifest: Manifest, l1_physical_pages: u32, l2_slots: u32) -> Self {
         Self {
+            group: String::new(),
             manifest,
             l1_physical_pages,
             l2_slots,

@@ -54,10 +54,11 @@ impl Index {
         now: Time,
         began: Time,
         from: &Sender,
-        msg: Open,
+        mut msg: Open,
         span: &mut OpenSpan,
         out: &mut Vec<Effect>,
     ) -> Result<(), Refusal> {
+        Self::adjust_to_handover(&mut msg);
         self.check_open(from, &msg)?;
         // A salt that nothing is stored under yet gets its number when nothing can be refused any more.
         let salt = self.salts.get(msg.salt).unwrap_or(SaltId(u32::MAX));
@@ -98,6 +99,7 @@ impl Index {
             return Err(TooLarge::new("pages", wanted, self.config.request_pages_max.into()).into());
         }
         self.check_owners(&msg.owners.0)?;
+        self.check_handover(msg)?;
         if self.sessions.len() >= self.config.sessions_max as usize {
             return Err(self.busy("sessions", self.config.sessions_max));
         }
@@ -196,10 +198,12 @@ impl Index {
             last_step: 0,
             opened: None,
             extended: None,
+            handover: Self::try_of(&msg.handover),
             phase: Phase::Opening(opening),
         };
         self.lease(now, session.engine);
         self.sessions.insert(from.op, session);
+        self.join_handover(now, from.op, msg.handover, msg.tokens, out);
         if found.l2 > 0 {
             self.begin_load(now, from.op, op, &nodes[found.l1 as usize..], out);
         } else {
@@ -219,7 +223,7 @@ impl Index {
 
     /// The keys that a match may cover.
     pub(super) fn matchable<'a>(&self, msg: &'a Open) -> &'a [Key] {
-        let most = msg.tokens.saturating_sub(self.config.compute_tokens_min) / self.config.page_tokens();
+        let most = msg.tokens.saturating_sub(self.tokens_behind_match(msg)) / self.config.page_tokens();
         &msg.keys.0[..msg.keys.0.len().min(most as usize)]
     }
 
@@ -358,12 +362,14 @@ impl Index {
         };
         opening_over(now, opening.span.map(hits), None, out);
         reply(opening.reply, id, answer, out);
+        self.handover_opened(now, id, out);
     }
 
     /// The session never ran: what it pinned is let go. A copy of its `open` that is still on its way is answered
     /// alike, since nobody would ever close what it opened.
     pub(super) fn open_refused(&mut self, now: Time, id: OpId, refusal: Refusal, out: &mut Vec<Effect>) {
         let Some(session) = self.sessions.remove(&id) else { return };
+        self.handovers.withdraw(session.handover);
         out.extend(self.session_span(now, id, &session, How::Refused).map(Effect::span));
         self.unpin_path(session.tail, session.l2_pin);
         self.drop_lease_if_last(session.engine);

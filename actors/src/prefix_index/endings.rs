@@ -6,8 +6,8 @@ use super::spans::opening_over;
 use super::{FreeThen, Index, reply};
 use crate::machine::{Effect, Sender};
 use crate::protocol::{
-    Abort, Answer, Close, Closed, Done, Expired, Incarnation, Malformed, OpId, PageId, Refusal, Tier, Time, Unknown,
-    WrongState,
+    Abort, Answer, BLOB_BYTES_MAX, Close, Closed, Done, Expired, Incarnation, Malformed, OpId, PageId, Refusal, Tier,
+    Time, TooLarge, Unknown, WrongState,
 };
 
 impl Index {
@@ -16,6 +16,9 @@ impl Index {
             return Ok(());
         }
         self.check_last_step(msg.last_step)?;
+        if msg.blob.0.len() > BLOB_BYTES_MAX {
+            return Err(TooLarge::new("blob", msg.blob.0.len() as u64, BLOB_BYTES_MAX as u64).into());
+        }
         // A close can overtake the steps that tell the keys before its own: then these name no page yet.
         let known = self.running(msg.session, &msg.tenant)?.keys.len();
         if msg.first_key as usize <= known || self.steps.heard(msg.last_step) {
@@ -24,6 +27,7 @@ impl Index {
         }
         self.counts.drafted += msg.drafted;
         self.counts.accepted += msg.accepted;
+        self.handover_closes(now, msg.session, msg.last_step, msg.blob, out);
         self.end(now, msg.session, How::Closed, Some(msg.last_step), from, out);
         Ok(())
     }
@@ -43,9 +47,13 @@ impl Index {
             return Err(Unknown::new("session", msg.session).into());
         }
         if self.answer_ended(from, msg.session, &msg.tenant, How::Aborted, out)? {
+            // One that has closed may still wait for its pages to be over at the other side.
+            self.give_up_handover(now, msg.session, "its session was aborted", out);
+            self.finish_drained(now, out);
             return Ok(());
         }
         self.check_last_step(msg.last_step)?;
+        self.give_up_handover(now, msg.session, "its session was aborted", out);
         self.end(now, msg.session, How::Aborted, Some(msg.last_step), from, out);
         Ok(())
     }
@@ -114,7 +122,7 @@ impl Index {
         self.finish_drained(now, out);
     }
 
-    /// Ends every session whose last step has been heard and has passed on all ranks.
+    /// Ends every session whose last step has been heard and has passed on all ranks, and whose handover is over.
     pub(super) fn finish_drained(&mut self, now: Time, out: &mut Vec<Effect>) {
         self.let_go_of_expired();
         let passed = self.members.passed_everywhere();
@@ -122,7 +130,8 @@ impl Index {
             self.sessions.get(*id).is_some_and(|session| match &session.phase {
                 Phase::Ending(ending) => {
                     let named = ending.last_step.map(|named| named.max(session.last_step));
-                    named.is_some_and(|step| step <= passed && self.steps.heard(step))
+                    let is_passed = named.is_some_and(|step| step <= passed && self.steps.heard(step));
+                    is_passed && !self.handovers.runs(session.handover)
                 }
                 Phase::Opening(_) | Phase::Open { .. } => false,
             })
@@ -185,6 +194,7 @@ impl Index {
         let Some(mut session) = self.sessions.remove(&id) else { return Vec::new() };
         self.ending.remove(&id);
         out.extend(self.session_span(now, id, &session, ends_by(&session)).map(Effect::span));
+        self.leave_handover(now, &session);
         if session.no_draft.is_some() {
             self.counts.draft_never_ran += 1;
         }
@@ -225,6 +235,7 @@ impl Index {
     pub(super) fn lease_ran_out(&mut self, now: Time, engine: Incarnation, out: &mut Vec<Effect>) {
         self.leases.remove(&engine);
         let lease_ms = self.config.lease_ms;
+        let mut expired = Vec::new();
         for (id, session) in self.sessions.iter_mut().filter(|(_, session)| session.engine == engine) {
             let old = match &mut session.phase {
                 Phase::Ending(_) => continue,
@@ -233,6 +244,7 @@ impl Index {
                 }
             };
             self.ending.insert(*id);
+            expired.push(*id);
             self.counts.expired += 1;
             let refusal = Refusal::from(Expired { session: *id, lease_ms });
             match old {
@@ -244,6 +256,9 @@ impl Index {
                 Phase::Open { extending: None } | Phase::Ending(_) => {}
             }
         }
+        for id in expired {
+            self.give_up_handover(now, id, "the lease of its engine ran out", out);
+        }
         self.let_go_of_expired();
     }
 
@@ -253,7 +268,7 @@ impl Index {
         for id in &self.ending {
             let Some(session) = self.sessions.get_mut(id) else { continue };
             let expired = ends_by(session) == How::Expired && session.last_step <= passed && session.load.is_none();
-            if !expired {
+            if !expired || self.handovers.runs(session.handover) {
                 continue;
             }
             if let Some(node) = session.l2_pin.take() {
@@ -273,6 +288,7 @@ impl Index {
         let mut own = Vec::new();
         let ids: Vec<OpId> = self.sessions.keys().copied().collect();
         for id in ids {
+            self.give_up_handover(now, id, "its engine died", out);
             let Some(session) = self.sessions.get_mut(&id) else { continue };
             let refusal = Refusal::from(Unknown::new("session", id));
             let died = Phase::Ending(Ending { last_step: Some(0), reply: None, how: How::Died });

@@ -35,6 +35,10 @@ pub(super) struct Counts {
     pub(super) void_entries: u64,
     pub(super) drafted: u64,
     pub(super) accepted: u64,
+    pub(super) handovers_sent: u64,
+    pub(super) handovers_received: u64,
+    pub(super) handovers_failed: u64,
+    pub(super) received_pages: u64,
 }
 
 impl Index {
@@ -72,6 +76,11 @@ impl Index {
             ("index.void_entries", c.void_entries),
             ("index.drafted", c.drafted),
             ("index.accepted", c.accepted),
+            ("index.handovers_sent", c.handovers_sent),
+            ("index.handovers_received", c.handovers_received),
+            ("index.handovers_failed", c.handovers_failed),
+            ("index.received_pages", c.received_pages),
+            ("index.handovers_running", self.handovers.running() as u64),
             ("index.repeats", self.calls.repeats()),
             ("index.sessions", self.sessions.len() as u64),
             ("index.in_flight", self.in_flight() as u64),

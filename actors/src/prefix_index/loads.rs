@@ -174,7 +174,8 @@ impl Index {
         load.state = LoadState::Ended;
         self.calls.answered((op, CALL));
         let (id, nodes, first) = (load.session, load.nodes.clone(), load.first);
-        if ok && !load.void {
+        let is_good = ok && !load.void;
+        if is_good {
             let trace = load.trace.clone();
             let (spare, keys) = self.commit_load(&nodes, &pages);
             if let Some(parent) = trace {
@@ -196,6 +197,7 @@ impl Index {
         if reader != Some(true) {
             self.release_ring(now, op, out);
         }
+        self.handover_loaded(now, id, is_good, out);
         self.advance(now, id, out);
         self.unpark(now, op, out);
     }

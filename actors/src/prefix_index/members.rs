@@ -7,7 +7,8 @@ use super::{CALL_RANK, Due, Index, NO_TRACE, reply};
 use crate::machine::{Effect, ReplyTo, Sender};
 use crate::protocol::{
     Adopt, Attach, AttachRefused, Attached, Incarnation, LoaderIn, Malformed, Mismatch, OpId, Outgoing, PageId, Rank,
-    RankHello, RankIn, RankIs, Refusal, Register, Registered, Tier, Time, Unknown, WriterIn, same,
+    RankHello, RankIn, RankIs, ReceiverIn, Refusal, Register, Registered, SenderIn, Tier, Time, Unknown, WriterIn,
+    same,
 };
 
 /// The ranks of a group.
@@ -184,8 +185,14 @@ impl Index {
             self.void_backups_on(rank);
         }
         let is = RankIs { rank, incarnation: from.incarnation };
-        let op = self.ids.draw();
-        self.calls.call(now, (op, super::CALL), Outgoing::Loader(LoaderIn::from(is.clone())), &NO_TRACE, out);
+        for msg in [
+            Outgoing::Loader(LoaderIn::from(is.clone())),
+            Outgoing::Sender(SenderIn::from(is.clone())),
+            Outgoing::Receiver(ReceiverIn::from(is.clone())),
+        ] {
+            let op = self.ids.draw();
+            self.calls.call(now, (op, super::CALL), msg, &NO_TRACE, out);
+        }
         // What a copy wrote over must not come back as a record that was read before: of a rank that comes back
         // the writer hears when its records have their slots again, and until then that it is gone.
         let gone = RankIs { rank, incarnation: Incarnation::default() };
@@ -395,6 +402,7 @@ impl Index {
             self.tree.prune(node);
         }
         self.removed(Tier::L1, &keys, out);
+        self.hold_pages_of_the_dead();
         self.outlive(now, dead, pages, out);
     }
 

@@ -53,6 +53,7 @@ use events::Events;
 use evicted::EvictedKeys;
 use evictions::{EvictOp, FlushOp, FreeThen};
 use figures::Counts;
+use handovers::Handovers;
 use loads::LoadOp;
 use members::Members;
 use parking::ParkedOpen;
@@ -77,6 +78,7 @@ pub struct Index {
     is_deposed: bool,
     recovery: Recovery,
     sessions: BTreeMap<OpId, Session>,
+    handovers: Handovers,
     /// Those of them that have ended for their engine and drain.
     ending: BTreeSet<OpId>,
     ended: Ended,
@@ -100,8 +102,8 @@ pub struct Index {
     freeing: BTreeMap<OpId, FreeThen>,
     /// Records that have left L2, by what asks their rank to unseal them.
     unseals: BTreeMap<OpId, (Rank, Vec<(HostSlot, Key)>)>,
-    /// Ops that read an L1 page, by page id.
-    page_holds: Vec<u8>,
+    /// Ops that read an L1 page, and handovers of dead sessions that read or write it, by page id.
+    page_holds: Vec<u16>,
     /// Pages to free when their last hold ends.
     doomed: BTreeSet<PageId>,
     /// Pages of dead sessions that an engine rank which lives on may still write, by lane, until it has passed the
@@ -154,6 +156,7 @@ impl Index {
             is_deposed: false,
             recovery: Recovery::new(cp_size),
             sessions: BTreeMap::new(),
+            handovers: Handovers::default(),
             ending: BTreeSet::new(),
             ended: Ended::default(),
             leases: BTreeMap::new(),
@@ -216,6 +219,7 @@ impl Index {
             + self.freeing.len()
             + self.reserving.len()
             + self.outlived.len()
+            + self.handovers.running()
     }
 
     fn request(&mut self, now: Time, from: &Sender, request: Request, out: &mut Vec<Effect>) {
@@ -261,7 +265,7 @@ impl Index {
                 reply(from.reply.clone(), from.op, self.events.replay(msg.from, msg.limit), out);
                 Ok(())
             }
-            Request::Handover(msg) => self.handover(now, from, &msg, out),
+            Request::Handover(msg) => self.handover(from, &msg, out),
         };
         if let Err(refusal) = done {
             self.refuse(from, refusal, out);
@@ -311,9 +315,9 @@ impl Index {
             IndexNews::OpSettled(_) => self.op_settled(op),
             IndexNews::SendTaken(msg) => self.send_taken(now, op, &msg, out),
             IndexNews::SendOver(msg) => self.send_over(now, op, msg, out),
-            IndexNews::Expected(msg) => self.expected(now, op, &msg, out),
+            IndexNews::Expected(msg) => self.expected(op, &msg),
             IndexNews::Arrived(msg) => self.arrived(now, op, msg, out),
-            IndexNews::NotArriving(msg) => self.not_arriving(now, op, msg, out),
+            IndexNews::NotArriving(msg) => self.not_arriving(now, op, &msg, out),
             IndexNews::RankHello(msg) => self.rank_hello(now, from, msg, out),
             IndexNews::InventoryPart(msg) => self.inventory_part(now, from, msg, out),
             IndexNews::Attached(msg) => self.attached(now, from, msg, out),
@@ -338,6 +342,8 @@ impl Index {
         } else if let (Address::Writer, Refusal::Unknown(_)) = (from.address, refusal) {
             // A verdict that the writer has carried out and forgotten.
             self.op_settled(from.op);
+        } else {
+            self.handover_rejected(now, from, refusal, out);
         }
     }
 
@@ -387,6 +393,7 @@ impl Machine for Index {
             return;
         }
         self.calls.wake(now, out);
+        self.handovers.wake(now);
         while let Some((at, due)) = self.deadlines.first().copied().filter(|(at, _)| *at <= now) {
             self.deadlines.remove(&(at, due));
             match due {
@@ -415,7 +422,9 @@ impl Machine for Index {
             };
             (*at, why)
         });
-        [due, self.calls.next_deadline().map(|at| (at, "repeat"))].into_iter().flatten().min()
+        let repeat = self.calls.next_deadline().map(|at| (at, "repeat"));
+        let forget = self.handovers.next_deadline().map(|at| (at, "handover that has ended"));
+        [due, repeat, forget].into_iter().flatten().min()
     }
 
     fn resync(&mut self, now: Time, peer: Address, out: &mut Vec<Effect>) {
@@ -445,6 +454,7 @@ impl Machine for Index {
             assert!(self.tree.page(*node).l2.is_some(), "{node:?} is loaded from nowhere");
         }
         self.evicted.check_invariants();
+        self.check_handovers();
         for page in &self.doomed {
             assert!(self.page_holds[page.0 as usize] > 0, "{page:?} waits for no op");
         }

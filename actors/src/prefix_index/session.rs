@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::handovers::TryId;
 use super::tree::{NodeId, SaltId};
 use crate::machine::{ReplyTo, Trace};
 use crate::protocol::{Answer, Incarnation, Key, OpId, PageId, Time};
@@ -59,6 +60,8 @@ pub(super) struct Session {
     pub(super) opened: Option<Answer>,
     /// The newest extension: op, first position, pages.
     pub(super) extended: Option<(OpId, u32, u32)>,
+    /// The handover it takes part in.
+    pub(super) handover: Option<TryId>,
     pub(super) phase: Phase,
 }
 

@@ -209,6 +209,10 @@ impl Index {
             .count("session.duplicate_pages", closed.duplicates)
             .count("session.uncached_pages", closed.uncached)
             .fault(fault);
+        let span = match self.handovers.failure(session.handover) {
+            Some(cause) => span.text("session.handover_failed", cause),
+            None => span,
+        };
         Some(if closed.reason.is_empty() { span } else { span.text("session.uncached_reason", closed.reason) })
     }
 }

@@ -9,7 +9,7 @@ use super::{CALL_RANK, Index, reply};
 use crate::machine::{Effect, Sender};
 use crate::protocol::{
     Answer, Gap, Key, KeyConflict, Malformed, NotOwner, OpId, Outgoing, Passed, Rank, RankIn, Refusal, Step, StepEntry,
-    Stepped, Tier, Time, TooLarge, Unknown, Watch,
+    Stepped, Tier, Time, TooLarge, Unknown, Watch, WrongState,
 };
 use crate::span::Span;
 
@@ -93,9 +93,11 @@ impl Index {
                 if let Some(session) = self.sessions.get_mut(&id) {
                     session.last_step = msg.number;
                 }
+                self.give_up_handover(now, id, "a step of it is void", out);
                 continue;
             }
             let computed = self.take_entry(now, msg.number, entry, out);
+            self.handover_stepped(now, id, msg.number, out);
             let backup = self.plan_backup(now, id, msg.number, msg.all_layers_at_end, out);
             computes.extend(computed.map(|computed| Computes { span: with_backup(span, backup), ..computed }));
             backups.extend(backup);
@@ -127,6 +129,9 @@ impl Index {
             match self.sessions.get(&entry.session) {
                 Some(session) => match session.phase {
                     Phase::Open { .. } => {
+                        if self.handovers.waits_for_pages(session.handover) {
+                            return Err(WrongState::new(entry.session, "waiting for its handover").into());
+                        }
                         if self.check_entry(session, entry)? {
                             void.push(entry.session);
                         }
