@@ -270,6 +270,7 @@ async fn count_round_trips(bus: &dyn Bus, client: &Client, made: &mut Prompts<'_
             owners: Default::default(),
             priority: 0,
             no_match: false,
+            handover: Vec::new(),
         };
         // What the last session left behind is over before the count begins.
         tokio::time::sleep(QUIET).await;

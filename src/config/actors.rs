@@ -12,7 +12,7 @@ use super::BusKind;
 #[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Actors {
-    /// `all`, `control`, `index`, `allocator`, `writer`, `loader`, `evictor`, `ranks`, `rank.N`.
+    /// `all`, `control`, `index`, `allocator`, `writer`, `loader`, `evictor`, `sender`, `receiver`, `ranks`, `rank.N`.
     #[serde(deserialize_with = "list_or_text")]
     pub run: Vec<String>,
 }
@@ -97,7 +97,7 @@ fn list_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String
     deserializer.deserialize_any(Names)
 }
 
-const ENTRIES: &str = "all, control, index, allocator, writer, loader, evictor, ranks or rank.N";
+const ENTRIES: &str = "all, control, index, allocator, writer, loader, evictor, sender, receiver, ranks or rank.N";
 
 #[cfg(test)]
 mod tests {

@@ -123,6 +123,8 @@ pub(super) const fn actor_of(member: Address) -> &'static str {
         Address::Evictor => "evictor",
         Address::Writer => "writer",
         Address::Loader => "loader",
+        Address::Sender => "sender",
+        Address::Receiver => "receiver",
         Address::Rank(_) => RANK,
         Address::Engine => "engine",
     }

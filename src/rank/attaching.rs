@@ -6,7 +6,8 @@ use hicached_actors::machine::{Effect, Sender};
 use hicached_actors::protocol::{Attach, AttachRefused, Attached, OpId, Refusal, Time, same};
 
 use super::l1::L1;
-use super::machine::{RankMachine, to_index};
+use super::machine::RankMachine;
+use super::telling::to_index;
 
 impl RankMachine {
     /// Maps an engine's pool; the same engine again is answered from the state.

@@ -10,8 +10,8 @@ use std::sync::mpsc::{Receiver, channel};
 use hicached_actors::calls::Calls;
 use hicached_actors::machine::{Effect, Machine, Sender, Trace};
 use hicached_actors::protocol::{
-    Address, Adopt, Answer, Attach, Done, Incarnation, IndexNews, LayerReady, LoaderIn, Malformed, NewIncarnation,
-    OpId, OpIds, Outgoing, Passed, Rank, RankHello, RankIn, Refusal, Rejected, Time, Watch, WriterIn, WrongState, same,
+    Address, Adopt, Answer, Attach, Done, Incarnation, LayerReady, Malformed, NewIncarnation, OpId, OpIds, Passed,
+    Rank, RankHello, RankIn, Time, Watch, WrongState, same,
 };
 use hicached_client::shm::{Track as Word, passed_step, word_value};
 use hicached_kernels::layout::Layout;
@@ -23,6 +23,7 @@ use super::layout::LayerCount;
 use super::ops::{OpKind, Ops};
 use super::orders::{BackupRows, Lane};
 use super::pool_file::PoolFile;
+use super::telling::{to_index, unsupported};
 
 /// What a rank is made of.
 #[derive(Debug)]
@@ -324,24 +325,6 @@ impl RankMachine {
             out.push(Effect::Reply { to, op: from.op, answer });
         }
     }
-
-    /// Tells the sender that its message was not followed.
-    pub(super) fn reject(&mut self, from: &Sender, refusal: Refusal, out: &mut Vec<Effect>) {
-        self.counts.refused += 1;
-        let rejected = Rejected { refusal };
-        let to = match from.address {
-            Address::Index => Outgoing::Index(IndexNews::Rejected(rejected)),
-            Address::Writer => Outgoing::Writer(WriterIn::Rejected(rejected)),
-            Address::Loader => Outgoing::Loader(LoaderIn::Rejected(rejected)),
-            Address::Engine => {
-                let Some(to) = from.reply.clone() else { return };
-                return out.push(Effect::Reply { to, op: from.op, answer: Answer::Refused(rejected.refusal) });
-            }
-            // Nobody of these ever asks a rank for anything: counted, and that is all.
-            Address::Allocator | Address::Evictor | Address::Rank(_) => return,
-        };
-        out.push(Effect::Send { to, op: from.op, trace: from.trace.clone() });
-    }
 }
 
 impl RankMachine {
@@ -350,6 +333,8 @@ impl RankMachine {
         let lives = match msg {
             RankIn::BackupCopy(copy) => &copy.lives,
             RankIn::LoadCopy(copy) => &copy.lives,
+            RankIn::Accept(accept) => &accept.lives,
+            RankIn::Push(push) => &push.lives,
             RankIn::Adopt(_)
             | RankIn::Inventory(_)
             | RankIn::Attach(_)
@@ -358,7 +343,10 @@ impl RankMachine {
             | RankIn::Seal(_)
             | RankIn::Unseal(_)
             | RankIn::Stop(_)
-            | RankIn::OpSettled(_) => return false,
+            | RankIn::OpSettled(_)
+            | RankIn::Report(_)
+            | RankIn::Revoke(_)
+            | RankIn::StopPush(_) => return false,
         };
         lives.get(usize::from(self.rank.0)).is_some_and(|life| *life != self.ids.incarnation())
     }
@@ -398,6 +386,9 @@ impl Machine for RankMachine {
             RankIn::Unseal(msg) => self.unseal(from, &msg, out),
             RankIn::Stop(msg) => self.stop(now, from, &msg, out),
             RankIn::OpSettled(_) => drop(self.damaged.answered((from.op, 0))),
+            RankIn::Accept(_) | RankIn::Report(_) | RankIn::Revoke(_) | RankIn::Push(_) | RankIn::StopPush(_) => {
+                self.reject(from, unsupported(msg.code()), out);
+            }
         }
         self.collect(now, out);
     }
@@ -423,7 +414,12 @@ impl Machine for RankMachine {
             }
             Address::Writer => OpKind::Backup,
             Address::Loader => OpKind::Load,
-            Address::Allocator | Address::Evictor | Address::Rank(_) | Address::Engine => return,
+            Address::Allocator
+            | Address::Evictor
+            | Address::Sender
+            | Address::Receiver
+            | Address::Rank(_)
+            | Address::Engine => return,
         };
         for (op, ack) in self.ops.newest_acks(kind, RESYNC_ACKS_MAX) {
             self.acknowledge(kind, op, ack, &None, out);
@@ -467,11 +463,6 @@ impl Drop for RankMachine {
         self.stop_all("the rank ends");
         self.copies.forget_words(self.watch_id);
     }
-}
-
-/// A message to the index.
-pub(super) fn to_index(news: IndexNews, op: OpId, out: &mut Vec<Effect>) {
-    out.push(Effect::Send { to: Outgoing::Index(news), op, trace: None });
 }
 
 /// How often an unadopted rank presents itself.

@@ -21,6 +21,7 @@ mod pool_file;
 mod pool_view;
 mod sealing;
 mod spans;
+mod telling;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -83,7 +83,7 @@ impl RankMachine {
         let meant =
             slots.iter().zip(keys).filter(|(slot, key)| table.sealed(slot.0).is_some_and(|row| row.key == **key));
         self.counts.unsealed += meant.map(|(slot, _)| table.clear(slot.0)).count() as u64;
-        super::machine::to_index(OpSettled {}.into(), from.op, out);
+        super::telling::to_index(OpSettled {}.into(), from.op, out);
     }
 
     /// This rank's slots of a verdict, and whether each is kept.
@@ -137,7 +137,7 @@ impl RankMachine {
             }
         }
         let next = if next >= slots { u32::MAX } else { next };
-        super::machine::to_index(InventoryPart { cursor: msg.cursor, rows, next }.into(), from.op, out);
+        super::telling::to_index(InventoryPart { cursor: msg.cursor, rows, next }.into(), from.op, out);
     }
 
     /// Reads the record in `slot` again and compares it with the checksums it was sealed with; what is found comes

@@ -81,6 +81,7 @@ impl Post {
     pub fn send(&self, parcel: Parcel) {
         let subject = match parcel.to {
             Dest::Actor(address) => self.subjects.get(&address).cloned(),
+            Dest::Peer(group, address) => Some(address.subject(&group).into()),
             Dest::Reply(to) => Some(to.0),
             Dest::Events => Some(self.events.clone()),
         };

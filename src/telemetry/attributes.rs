@@ -178,6 +178,8 @@ fn member(actor: Address) -> Vec<KeyValue> {
         | Address::Evictor
         | Address::Writer
         | Address::Loader
+        | Address::Sender
+        | Address::Receiver
         | Address::Engine => vec![KeyValue::new("hicached.actor", actor.to_string())],
     }
 }

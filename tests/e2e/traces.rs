@@ -379,6 +379,7 @@ async fn with_nothing_sampled_a_refused_request_is_exported_and_nothing_else() {
         owners: Default::default(),
         priority: 0,
         no_match: false,
+        handover: Vec::new(),
     };
     let refused = client.open(client.draw(), open).await.expect_err("refused");
     let stored = rig.running.telemetry().figures().stored;

@@ -320,7 +320,7 @@ impl Rig {
                 Dest::Actor(Address::Writer) => Said::Writer(WriterIn::decode_body(kind, body).unwrap().unwrap()),
                 Dest::Actor(Address::Loader) => Said::Loader(LoaderIn::decode_body(kind, body).unwrap().unwrap()),
                 Dest::Reply(_) => Said::Answer(Answer::decode_body(kind, body).unwrap().unwrap()),
-                Dest::Actor(_) | Dest::Events => panic!("a rank does not speak to {:?}", parcel.to),
+                Dest::Actor(_) | Dest::Peer(..) | Dest::Events => panic!("a rank does not speak to {:?}", parcel.to),
             };
             self.heard.push((envelope.op, said));
         }

@@ -33,6 +33,8 @@ pub(crate) fn message(to: Address, src: &mut Source<'_>, known: &Known) -> (Stri
         Address::Evictor => of!(EvictorIn),
         Address::Writer => of!(WriterIn),
         Address::Loader => of!(LoaderIn),
+        Address::Sender => of!(SenderIn),
+        Address::Receiver => of!(ReceiverIn),
         Address::Rank(_) => of!(RankIn),
         Address::Engine => of!(Answer),
     }
@@ -215,6 +217,8 @@ mod tests {
             Address::Evictor,
             Address::Writer,
             Address::Loader,
+            Address::Sender,
+            Address::Receiver,
             Address::Rank(Rank(0)),
             Address::Engine,
         ] {
@@ -229,6 +233,8 @@ mod tests {
                         Address::Evictor => EvictorIn::decode_body(&kind, &body).map(|read| read.err()),
                         Address::Writer => WriterIn::decode_body(&kind, &body).map(|read| read.err()),
                         Address::Loader => LoaderIn::decode_body(&kind, &body).map(|read| read.err()),
+                        Address::Sender => SenderIn::decode_body(&kind, &body).map(|read| read.err()),
+                        Address::Receiver => ReceiverIn::decode_body(&kind, &body).map(|read| read.err()),
                         Address::Rank(_) => RankIn::decode_body(&kind, &body).map(|read| read.err()),
                         Address::Engine => Answer::decode_body(&kind, &body).map(|read| read.err()),
                     };

@@ -121,7 +121,7 @@ impl Group {
                         self.under_way.push_back((to, parcel));
                     }
                 }
-                Dest::Actor(_) | Dest::Reply(_) | Dest::Events => {}
+                Dest::Actor(_) | Dest::Peer(..) | Dest::Reply(_) | Dest::Events => {}
             }
         }
     }

@@ -117,6 +117,8 @@ pub(crate) fn address(number: u8) -> Address {
         3 => Address::Writer,
         4 => Address::Loader,
         5 => Address::Engine,
+        14 => Address::Sender,
+        15 => Address::Receiver,
         rank => Address::Rank(Rank(rank - 6)),
     }
 }
@@ -130,6 +132,8 @@ pub(crate) fn number_of(address: Address) -> u8 {
         Address::Writer => 3,
         Address::Loader => 4,
         Address::Engine => 5,
-        Address::Rank(Rank(rank)) => 6 + rank % 10,
+        Address::Sender => 14,
+        Address::Receiver => 15,
+        Address::Rank(Rank(rank)) => 6 + rank % 8,
     }
 }

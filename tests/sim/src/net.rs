@@ -196,6 +196,8 @@ impl Net {
         let to = match parcel.to {
             Dest::Actor(address) => To::Actor(address),
             Dest::Reply(reply) => To::Request(reply.0.parse().unwrap_or(0)),
+            // No other group lives in this world.
+            Dest::Peer(..) => return,
             Dest::Events => To::Events,
         };
         self.send(Message { from, to, bytes: parcel.bytes.into(), reply: None, trace: parcel.trace }, parcel.urgent);

@@ -11,6 +11,7 @@ use crate::net::{Message, To};
 pub(crate) fn sent(now: Time, from: Address, parcel: &Parcel) -> String {
     let to = match &parcel.to {
         Dest::Actor(to) => to.to_string(),
+        Dest::Peer(group, to) => format!("{to} of {group}"),
         Dest::Reply(reply) => format!("request {}", reply.0),
         Dest::Events => "events".to_owned(),
     };

@@ -34,6 +34,7 @@ fn open() -> Open {
         owners: Owners::default(),
         priority: 0,
         no_match: false,
+        handover: Vec::new(),
     }
 }
 

@@ -163,6 +163,7 @@ async fn open(core: &Core, client: &Client, prompt: &Prompt) -> Result<(OpId, Op
         owners: Owners::default(),
         priority: prompt.priority,
         no_match: prompt.no_match,
+        handover: Vec::new(),
     };
     let until = Instant::now() + core.config.room_patience;
     loop {

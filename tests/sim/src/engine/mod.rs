@@ -196,6 +196,7 @@ impl Engine {
             owners: Owners(spec.owners.clone()),
             priority: spec.priority,
             no_match: spec.no_match,
+            handover: Vec::new(),
         };
         self.sessions.insert(number, session);
         self.ask(net, Ask::Open(number), id, open.into());

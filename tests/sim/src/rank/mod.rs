@@ -11,7 +11,7 @@ use hicached_actors::link::Link;
 use hicached_actors::protocol::{
     Address, Adopt, Attach, AttachRefused, Attached, BackupCopy, CopyAck, Damaged, Incarnation, IndexNews,
     InventoryPart, InventoryRow, LoadCopy, LoaderIn, Mismatch, OpId, OpIds, OpSettled, Outgoing, Passed, Rank,
-    RankHello, RankIn, Refusal, Rejected, Seal, Sealed, Time, Unknown, WriterIn,
+    RankHello, RankIn, Refusal, Rejected, Seal, Sealed, Time, Unknown, Unsupported, WriterIn,
 };
 
 use crate::memory::{Memory, Pool};
@@ -147,6 +147,12 @@ impl RankProcess {
             RankIn::Stop(stop) => self.stop(net, memory, from, op, stop.attempt),
             RankIn::OpSettled(_) => {
                 self.damaged.remove(&op);
+            }
+            RankIn::Accept(_) | RankIn::Report(_) | RankIn::Revoke(_) | RankIn::Push(_) | RankIn::StopPush(_) => {
+                let (field, value) = ("kind".to_owned(), msg.code().to_owned());
+                let limit = "kinds of messages of groups without transfers".to_owned();
+                let refusal = Unsupported { field, value, limit }.into();
+                self.answer(net, from, op, Answered::Rejected(Rejected { refusal }));
             }
         }
     }

@@ -10,6 +10,7 @@ use self::daemon::{Daemon, Serve};
 use super::core::{Life, Placed};
 use super::forward::Work;
 use super::pools::Buffers;
+use super::report::Report;
 use super::*;
 use crate::shm::{Track, word_value};
 use crate::tokens::PagePlan;
