@@ -78,7 +78,7 @@ impl<'s, 'd, 'k> Draw<'s, 'd, 'k> {
         if is("::Keys>") {
             return (0..self.len()).flat_map(|_| self.known.id(self.src)).collect();
         }
-        if is("::Pages>") || is("::Slots>") {
+        if is("::Pages>") || is("::Slots>") || is("::Positions>") || is("::PeerPages>") {
             return (0..self.len()).flat_map(|_| (self.src.number() as u32).to_le_bytes()).collect();
         }
         if is("::Owners>") {
