@@ -26,7 +26,7 @@ struct Call {
 }
 
 impl Client {
-    /// Asks `request` of the index until it is answered or the client's deadline has passed.
+    /// Asks `request` of the index until it is answered or this client's deadline has passed.
     pub(super) async fn ask(&self, op: OpId, request: &Request) -> Result<Answer, ClientError> {
         let control = match request {
             // Who registers joins whichever control group lives.
@@ -55,7 +55,7 @@ impl Client {
         let started = Instant::now();
         let mut away_since = None;
         for tries in 0.. {
-            let left = config.deadline.saturating_sub(started.elapsed());
+            let left = self.deadline.saturating_sub(started.elapsed());
             let frame = self.frame(call, left)?;
             let subject = frame.subject.clone();
             let error = match self.shared.bus.request(frame, left.min(config.attempt)).await {
@@ -70,8 +70,8 @@ impl Client {
                 return Err(error.into());
             }
             let pause = self.pause(tries);
-            if started.elapsed() + pause >= config.deadline {
-                let after_ms = config.deadline.as_millis() as u64;
+            if started.elapsed() + pause >= self.deadline {
+                let after_ms = self.deadline.as_millis() as u64;
                 return Err(if is_away(&error) { error } else { BusError::TimedOut { subject, after_ms } }.into());
             }
             sleep(pause).await;

@@ -88,6 +88,8 @@ pub struct Client {
     shared: Arc<Shared>,
     /// What its calls hang on.
     trace: Trace,
+    /// How long one of its calls is repeated.
+    deadline: Duration,
 }
 
 struct Shared {
@@ -140,7 +142,8 @@ impl Client {
             chance: config.seed,
             counts: ClientCounts::default(),
         };
-        Self { shared: Arc::new(Shared { bus, config, state: Mutex::new(state) }), trace: None }
+        let deadline = config.deadline;
+        Self { shared: Arc::new(Shared { bus, config, state: Mutex::new(state) }), trace: None, deadline }
     }
 
     /// The same client with calls that hang on `trace`. Without one, calls of a request that is worth a trace begin
@@ -148,6 +151,13 @@ impl Client {
     #[must_use]
     pub fn within(&self, trace: Trace) -> Self {
         Self { trace, ..self.clone() }
+    }
+
+    /// The same client with calls that end after `deadline`, answered or not: for answers that others have to do
+    /// something for.
+    #[must_use]
+    pub fn patient(&self, deadline: Duration) -> Self {
+        Self { deadline, ..self.clone() }
     }
 
     /// What its calls hang on.
@@ -235,6 +245,12 @@ impl Client {
     /// Ends a session.
     pub async fn close(&self, close: Close) -> Result<Closed, ClientError> {
         ask!(self, close.session, close, Closed)
+    }
+
+    /// Waits for the pages of a transfer, on the side that receives them. That lasts as long as the other side
+    /// computes: ask by a client that is [`Self::patient`] enough.
+    pub async fn handover(&self, handover: Handover) -> Result<HandedOver, ClientError> {
+        ask!(self, handover.transfer, handover, HandedOver)
     }
 
     /// Gives a session up.

@@ -91,6 +91,22 @@ async fn a_silent_daemon_ends_at_the_deadline_and_an_absent_one_sooner() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_handover_is_asked_for_as_long_as_its_caller_says() {
+    let handed = HandedOver { tokens: 10, received: 1, blob: Bin(vec![7]) };
+    let silence = (0..50).map(|_| Reaction::Silence);
+    let (client, log) = client(config(), silence.chain([handed.clone().into()]));
+    let handover = Handover { transfer: client.draw(), attempt: 2, tenant: "t".to_owned() };
+    let started = Instant::now();
+    assert_eq!(client.patient(Duration::from_secs(300)).handover(handover.clone()).await, Ok(handed));
+    assert!(started.elapsed() > Duration::from_secs(100), "longer than any other call of this client");
+    assert!(log.lock().unwrap().iter().all(|came| came.envelope.op == handover.transfer));
+    let started = Instant::now();
+    let error = client.patient(Duration::from_secs(5)).handover(handover).await.unwrap_err();
+    assert!(matches!(error, ClientError::Bus(BusError::TimedOut { after_ms: 5_000, .. })), "{error}");
+    assert!(started.elapsed() <= Duration::from_secs(6));
+}
+
+#[tokio::test(start_paused = true)]
 async fn with_bypass_an_open_goes_on_uncached_and_is_counted() {
     let config = ClientConfig { away: Away::Bypass, away_after: Duration::ZERO, ..config() };
     let (client, log) = client(config, [Reaction::Nobody, Reaction::Nobody]);
