@@ -313,7 +313,6 @@ impl Prompts<'_> {
     fn prompt(&mut self) -> Prompt {
         self.made += 1;
         let (page_tokens, mut chance) = (self.group.config.group.page_tokens, self.made);
-        let tokens = page_tokens * PAGES;
         let mut keys = (0..PAGES).map(|_| {
             let mut key = [0; 16];
             key[..8].copy_from_slice(&draw(&mut chance).to_le_bytes());
@@ -321,7 +320,7 @@ impl Prompts<'_> {
             Key(key)
         });
         let keys = keys.by_ref().collect();
-        Prompt::new("bench", PagePlan { salt: Key([1; 16]), tokens, keys, contents: None, tail: Vec::new() })
+        Prompt::new("bench", PagePlan::of_keys(Key([1; 16]), keys, page_tokens))
     }
 }
 

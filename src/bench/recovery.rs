@@ -271,8 +271,7 @@ impl Model {
             key[8..].copy_from_slice(&draw(&mut chance).to_le_bytes());
             Key(key)
         });
-        let (keys, tokens) = (keys.collect(), self.prompt_pages * PAGE_TOKENS);
-        Prompt::new("bench", PagePlan { salt: Key([1; 16]), tokens, keys, contents: None, tail: Vec::new() })
+        Prompt::new("bench", PagePlan::of_keys(Key([1; 16]), keys.collect(), PAGE_TOKENS))
     }
 }
 

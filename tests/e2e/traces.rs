@@ -97,8 +97,7 @@ impl Rig {
 
     fn prompt(&self, seed: u8) -> Prompt {
         let keys = (0..PAGES).map(|page| Key([seed, page as u8, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1])).collect();
-        let tokens = PAGES * self.group.config.group.page_tokens;
-        let plan = PagePlan { salt: Key([7; 16]), tokens, keys, contents: None, tail: Vec::new() };
+        let plan = PagePlan::of_keys(Key([7; 16]), keys, self.group.config.group.page_tokens);
         Prompt { output_tokens: OUTPUT_TOKENS, ..Prompt::new("test", plan) }
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hicached_actors::calls::draw;
-use hicached_actors::protocol::Manifest;
+use hicached_actors::protocol::{HandoverWish, Manifest, OpId};
 
 use crate::client::Away;
 use crate::spans::Spans;
@@ -48,6 +48,8 @@ pub struct EngineConfig {
     pub preempt_after: Duration,
     /// How long the layers of a load are waited for before the engine gives it up.
     pub load_deadline: Duration,
+    /// How long a side of a handover waits for the other one: longer than a daemon does, whose answer says more.
+    pub handover_deadline: Duration,
     /// What happens with the daemon away.
     pub away: Away,
     /// How long it may be away before that happens.
@@ -77,6 +79,7 @@ impl EngineConfig {
             room_patience: Duration::from_secs(30),
             preempt_after: Duration::from_secs(1),
             load_deadline: Duration::from_secs(30),
+            handover_deadline: Duration::from_secs(330),
             away: Away::Fail,
             away_after: Duration::from_secs(1),
             spans: None,
@@ -116,17 +119,78 @@ pub struct Prompt {
     pub priority: u8,
     /// Compute it whole, whatever is cached.
     pub no_match: bool,
+    /// The side of a handover that it is on, when two engines serve the request.
+    pub handover: Option<Side>,
+}
+
+/// A side of the handover that moves a request from one engine to another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Prefill: computes the prompt and no output; the pages go to another group.
+    Send {
+        /// The transfer, named by a router.
+        transfer: OpId,
+        /// Which try of it, from 1.
+        attempt: u32,
+        /// The group that receives.
+        to: String,
+    },
+    /// Decode: computes nothing of the prompt, waits for its pages and goes on behind them.
+    Receive {
+        /// The transfer, named by a router.
+        transfer: OpId,
+        /// Which try of it, from 1.
+        attempt: u32,
+    },
+}
+
+impl Side {
+    /// What `open` says of it.
+    pub(super) fn wish(&self) -> HandoverWish {
+        match self {
+            Self::Send { transfer, attempt, to } => {
+                HandoverWish { transfer: *transfer, attempt: *attempt, to: to.clone() }
+            }
+            Self::Receive { transfer, attempt } => {
+                HandoverWish { transfer: *transfer, attempt: *attempt, to: String::new() }
+            }
+        }
+    }
 }
 
 impl Prompt {
     /// A prompt without output.
     pub fn new(tenant: impl Into<String>, plan: PagePlan) -> Self {
-        Self { tenant: tenant.into(), plan, output_tokens: 0, output_seed: 0, priority: 0, no_match: false }
+        let (tenant, handover) = (tenant.into(), None);
+        Self { tenant, plan, output_tokens: 0, output_seed: 0, priority: 0, no_match: false, handover }
     }
 
     /// What is decoded at place `index` of the output: a later turn of the conversation has it in its prompt.
     pub fn output_token(&self, index: u32) -> u32 {
         let mut state = self.output_seed.rotate_left(32) ^ u64::from(index);
         draw(&mut state) as u32
+    }
+
+    /// The token at `place` of the prompt and its output together.
+    pub fn token(&self, place: u32) -> u32 {
+        match place.checked_sub(self.plan.tokens) {
+            Some(index) => self.output_token(index),
+            None => self.plan.token(place),
+        }
+    }
+
+    /// What a prefill engine gives a decode engine besides pages: the first token of the output, and the seed of the
+    /// others.
+    pub fn blob(&self) -> Vec<u8> {
+        let first = self.output_token(0).to_le_bytes();
+        [&first[..], &self.output_seed.to_le_bytes()].concat()
+    }
+
+    /// Tokens that its engine decodes.
+    pub(super) fn decodes(&self) -> u32 {
+        match self.handover {
+            Some(Side::Send { .. }) => 0,
+            Some(Side::Receive { .. }) | None => self.output_tokens,
+        }
     }
 }

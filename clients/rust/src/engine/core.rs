@@ -5,14 +5,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
-use hicached_actors::protocol::{Abort, Incarnation, Key, LoadTicket, OpId, PageId, Registered};
+use hicached_actors::protocol::{Abort, Incarnation, LoadTicket, OpId, PageId, Registered};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
+use super::content::Rows;
 use super::given_up::GivenUp;
 use super::pools::{Buffers, Pools};
 use super::words::{Arrival, GroupWords};
-use super::{EngineConfig, EngineError, Prompt, Report, WrongPiece};
+use super::{EngineConfig, EngineError, Report, WrongPiece};
 use crate::bus::Bus;
 use crate::client::{Client, ClientConfig, ClientCounts, ClientError};
 use crate::shm::Track;
@@ -36,11 +37,11 @@ pub(super) struct Joined {
 }
 
 /// A page of a request: where it stands, and what it holds.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Placed {
     pub(super) position: u32,
     pub(super) page: PageId,
-    pub(super) content: Key,
+    pub(super) rows: Rows,
 }
 
 /// One session of a request. Its pages are its own for as long as its control group lives: the next one gives them to
@@ -156,18 +157,11 @@ impl Core {
         all
     }
 
-    /// Takes a request into the report.
-    pub(super) fn begin(&self, prompt: &Prompt) {
-        let mut report = self.report();
-        report.requests += 1;
-        report.full_pages += u64::from(prompt.plan.pages());
-    }
-
     /// Compares one layer of `pages` of a session with what it must be.
     pub(super) fn verify(&self, life: Life, pages: &[Placed], at: (Track, u32), buffers: &mut Buffers) {
         let mut bytes = 0;
         for placed in pages {
-            bytes += self.pools.verify(placed.page, placed.content, at, buffers, |wrong| {
+            bytes += self.pools.verify(placed.page, &placed.rows, at, buffers, |wrong| {
                 if self.lead().control() != life.control {
                     // The session is over, and its pages may be somebody else's by now.
                     return;

@@ -2,7 +2,7 @@
 
 use hicached_actors::calls::draw;
 
-use super::EngineConfig;
+use super::{EngineConfig, Side};
 
 /// What is decided about a request before it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +25,15 @@ pub(super) enum End {
 }
 
 impl Fate {
-    /// The fate of request `number`.
-    pub(super) fn draw(config: &EngineConfig, number: usize) -> Self {
+    /// The fate of request `number`. Of a request that two engines serve the draft always runs, and its prompt is
+    /// computed whole or not at all: nobody decodes behind less.
+    pub(super) fn draw(config: &EngineConfig, number: usize, side: Option<&Side>) -> Self {
         let mut state = config.seed ^ (number as u64).wrapping_mul(0xd134_2543_de82_ef95);
         let mut is_one_of = |permille: u32| draw(&mut state) % 1_000 < u64::from(permille);
         let (abort, early) = (is_one_of(config.abort_permille), is_one_of(config.close_early_permille));
-        let draft = !is_one_of(config.draftless_permille);
+        let draft = !is_one_of(config.draftless_permille) || side.is_some();
         let at = draw(&mut state);
+        let early = early && !matches!(side, Some(Side::Send { .. }));
         let end = match (abort, early) {
             (true, _) => End::Abort { at },
             (false, true) => End::Early { at },

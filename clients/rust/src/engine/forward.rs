@@ -13,8 +13,8 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep};
 
 use super::EngineError;
-use super::core::{Core, Life, Load, Placed};
-use super::pools::Buffers;
+use super::core::{Core, Life, Load};
+use super::pools::{Buffers, Fill};
 use crate::client::{Client, ClientError};
 use crate::shm::Track;
 
@@ -30,8 +30,8 @@ pub(super) enum Job {
 pub(super) struct Work {
     pub(super) life: Life,
     pub(super) entry: StepEntry,
-    /// Pages to write, with what they hold after this forward.
-    pub(super) writes: Vec<Placed>,
+    /// What it adds to its pages.
+    pub(super) fills: Vec<Fill>,
     /// The trace of its request.
     pub(super) trace: Trace,
     /// The load that has to be there, layer by layer, before the layer is computed.
@@ -214,7 +214,7 @@ async fn compute(core: &Core, number: u64, batch: &mut [Running], buffers: &mut 
                 Track::Draft => work.entry.draft,
             };
             if runs && !*load_failed {
-                work.writes.iter().for_each(|placed| pools.write(placed.page, placed.content, (track, layer), buffers));
+                work.fills.iter().for_each(|fill| pools.write(fill, (track, layer), buffers));
             }
         }
         words.advance(track, number, pools.layers(track), layer + 1);

@@ -20,7 +20,9 @@ mod left_over;
 mod pools;
 mod report;
 mod request_span;
+mod router;
 mod session;
+mod stop;
 #[cfg(test)]
 mod tests;
 mod words;
@@ -35,15 +37,17 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-pub use config::{EngineConfig, Prompt, Verify};
+pub use config::{EngineConfig, Prompt, Side, Verify};
 pub use left_over::remove_left_over;
 pub use report::{ClosedSums, Ended, Hit, HitPages, How, Latencies, Progress, Report, Times, WrongPiece};
+pub use router::{Routed, RoutedReport, Router};
 
 use self::core::Core;
 use self::forward::{Forwards, Job};
 use self::given_up::GivenUp;
+use self::stop::Stop;
 use crate::bus::Bus;
-use crate::client::{Client, ClientError};
+use crate::client::{Client, ClientCounts, ClientError};
 use crate::shm::ShmError;
 
 /// Why an engine cannot start.
@@ -114,25 +118,37 @@ impl Engine {
         prompts: impl Stream<Item = (usize, Prompt)>,
         mut over: impl FnMut(Ended, Progress),
     ) -> Report {
-        let started = Instant::now();
-        let before = self.core.counts();
-        *self.core.report() = Report::default();
+        let begun = self.begin();
         let mut prompts = pin!(prompts.fuse());
         let mut in_flight = FuturesUnordered::new();
         loop {
             tokio::select! {
                 biased;
                 Some((number, prompt)) = prompts.next(), if in_flight.len() < self.core.config.sessions_max => {
-                    self.core.begin(&prompt);
-                    in_flight.push(session::serve(&self.core, &self.jobs, number, prompt));
+                    in_flight.push(self.serve(number, prompt, Stop::never()));
                 }
-                Some(ended) = in_flight.next() => {
+                Some((ended, _)) = in_flight.next() => {
                     let now = self.core.report().progress();
                     over(ended, now);
                 }
                 else => break,
             }
         }
+        self.end(begun)
+    }
+
+    fn begin(&self) -> Begun {
+        *self.core.report() = Report::default();
+        Begun { at: Instant::now(), before: self.core.counts() }
+    }
+
+    /// Serves one request of a run. With what made it fail.
+    async fn serve(&self, number: usize, prompt: Prompt, stop: Stop) -> (Ended, Option<EngineError>) {
+        self.core.report().begin(&prompt);
+        session::serve(&self.core, &self.jobs, number, prompt, stop).await
+    }
+
+    fn end(&self, Begun { at, before }: Begun) -> Report {
         let mut report = std::mem::take(&mut *self.core.report());
         let after = self.core.counts();
         report.repeats = after.repeats - before.repeats;
@@ -141,7 +157,7 @@ impl Engine {
             report.refusals.entry(code).and_modify(|now| *now -= count);
         }
         report.refusals.retain(|_, count| *count > 0);
-        report.elapsed = started.elapsed();
+        report.elapsed = at.elapsed();
         report
     }
 
@@ -149,6 +165,13 @@ impl Engine {
     pub async fn stop(mut self) {
         self.tasks.shutdown().await;
     }
+}
+
+/// A run that has begun.
+struct Begun {
+    at: Instant,
+    /// What was counted before it.
+    before: ClientCounts,
 }
 
 /// Tells the daemon that one rank lives; a daemon that does not know it is joined again.

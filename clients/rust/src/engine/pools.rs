@@ -5,9 +5,9 @@
 
 use std::time::SystemTime;
 
-use hicached_actors::protocol::{Incarnation, Key, PageId, Rank, Region, Register};
+use hicached_actors::protocol::{Incarnation, PageId, Rank, Region, Register};
 
-use super::content::{Seed, difference};
+use super::content::{Grain, Rows, difference};
 use super::{EngineConfig, EngineError, left_over};
 use crate::shm::{Segment, Track};
 
@@ -19,6 +19,7 @@ struct Piece {
     layer: u32,
     offset: u64,
     page_bytes: u32,
+    grain: Grain,
 }
 
 /// The pools of all ranks.
@@ -31,6 +32,16 @@ pub(super) struct Pools {
     segments: Vec<Segment>,
     /// When the engine began, in milliseconds since 1970.
     born_ms: u64,
+}
+
+/// What a forward adds to one page.
+#[derive(Clone, Debug)]
+pub(super) struct Fill {
+    pub(super) page: PageId,
+    /// What the page holds afterwards.
+    pub(super) rows: Rows,
+    /// The first token that is added; those before it stand there.
+    pub(super) from_token: u32,
 }
 
 /// One piece that does not hold what it must.
@@ -60,7 +71,8 @@ impl Pools {
             let Some(spec) = manifest.components.iter().find(|spec| spec.name == name) else { continue };
             let track = &mut layers[usize::from(component / 2)];
             for (layer, &page_bytes) in (0..).zip(&spec.page_bytes).filter(|(_, bytes)| **bytes > 0) {
-                track[layer as usize].push(Piece { component, layer, offset, page_bytes });
+                let grain = Grain::new(component, layer, manifest.page_tokens, page_bytes);
+                track[layer as usize].push(Piece { component, layer, offset, page_bytes, grain });
                 let stride = u64::from(page_bytes);
                 regions.push(Region { component: name.to_owned(), layer, offset, stride, page_bytes });
                 offset += u64::from(config.pages) * stride;
@@ -127,31 +139,35 @@ impl Pools {
         (1..self.pages).contains(&page.physical(self.cp_size))
     }
 
-    /// Writes one layer of `page`.
-    pub(super) fn write(&self, page: PageId, content: Key, (track, layer): (Track, u32), buffers: &mut Buffers) {
+    /// Writes one layer of the tokens that `fill` adds to its page.
+    pub(super) fn write(&self, fill: &Fill, (track, layer): (Track, u32), buffers: &mut Buffers) {
+        let Fill { page, ref rows, from_token } = *fill;
         for piece in &self.layers[track as usize][layer as usize] {
-            let want = buffer(&mut buffers.want, piece);
-            Seed::new(content, piece.component, piece.layer).fill(want);
-            self.segment(page).write(self.offset(page, piece), want).expect("regions lie inside their segment");
+            let bytes = piece.grain.bytes(from_token, rows.tokens());
+            let offset = self.offset(page, piece) + bytes.start as u64;
+            let want = buffer(&mut buffers.want, bytes.len());
+            piece.grain.fill(rows, from_token, want);
+            self.segment(page).write(offset, want).expect("regions lie inside their segment");
         }
     }
 
-    /// Compares one layer of `page`; returns the bytes compared.
+    /// Compares one layer of what `page` holds by `rows`; returns the bytes compared.
     pub(super) fn verify(
         &self,
         page: PageId,
-        content: Key,
+        rows: &Rows,
         (track, layer): (Track, u32),
         buffers: &mut Buffers,
         mut wrong: impl FnMut(Wrong),
     ) -> u64 {
         let mut bytes = 0;
         for piece in &self.layers[track as usize][layer as usize] {
-            let want = buffer(&mut buffers.want, piece);
-            let got = buffer(&mut buffers.got, piece);
-            Seed::new(content, piece.component, piece.layer).fill(want);
+            let held = piece.grain.bytes(0, rows.tokens()).end;
+            let want = buffer(&mut buffers.want, held);
+            let got = buffer(&mut buffers.got, held);
+            piece.grain.fill(rows, 0, want);
             self.segment(page).read(self.offset(page, piece), got).expect("regions lie inside their segment");
-            bytes += u64::from(piece.page_bytes);
+            bytes += held as u64;
             if let Some((offset_bytes, words)) = difference(got, want) {
                 let component = COMPONENTS[usize::from(piece.component)];
                 wrong(Wrong { component, layer: piece.layer, offset_bytes, words });
@@ -179,12 +195,11 @@ impl Drop for Pools {
     }
 }
 
-fn buffer<'a>(bytes: &'a mut Vec<u8>, piece: &Piece) -> &'a mut [u8] {
-    let page_bytes = piece.page_bytes as usize;
-    if bytes.len() < page_bytes {
-        bytes.resize(page_bytes, 0);
+fn buffer(bytes: &mut Vec<u8>, len_bytes: usize) -> &mut [u8] {
+    if bytes.len() < len_bytes {
+        bytes.resize(len_bytes, 0);
     }
-    &mut bytes[..page_bytes]
+    &mut bytes[..len_bytes]
 }
 
 /// Components in the order of a record, those of the target track first.

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use super::Prompt;
+
 /// Result of [`super::Engine::run`].
 #[derive(Clone, Debug, Default)]
 pub struct Report {
@@ -46,6 +48,14 @@ pub struct Report {
     pub reopened: u64,
     /// Requests aborted and begun again because they waited too long for more pages.
     pub preempted: u64,
+    /// Prompts that another engine computed and whose pages came over, checked as [`super::Verify`] says.
+    pub handovers: u64,
+    /// Tries of a handover that failed on this side.
+    pub handovers_failed: u64,
+    /// The first of them: number of the request and what happened.
+    pub handover_failures: Vec<(usize, String)>,
+    /// Pages that came over.
+    pub handover_pages: u64,
     /// Sums over the answers to `close`.
     pub closed: ClosedSums,
     /// How long answers took.
@@ -91,13 +101,16 @@ pub struct Ended {
     pub commit_ns: Option<u64>,
     /// Nanoseconds from the start of the forward that needed its load until the last layer was there.
     pub load_ns: Option<u64>,
+    /// Nanoseconds from the question for its handover until the pages were there.
+    pub handover_ns: Option<u64>,
 }
 
 impl Ended {
     /// Request `number`, which has done nothing yet.
     pub(super) fn new(number: usize, full_pages: u32) -> Self {
         let (how, hit) = (How::Failed, Hit::default());
-        Self { number, how, hit, full_pages, sessions: 0, open_ns: None, commit_ns: None, load_ns: None }
+        let (open_ns, commit_ns, load_ns, handover_ns) = (None, None, None, None);
+        Self { number, how, hit, full_pages, sessions: 0, open_ns, commit_ns, load_ns, handover_ns }
     }
 }
 
@@ -110,6 +123,8 @@ pub enum How {
     Aborted,
     /// Computed without the cache, the daemon being away.
     Uncached,
+    /// Its side of a handover ended early, for the reason of this code: both sides can try again by a higher attempt.
+    NotHandedOver(&'static str),
     /// It did not end as it should.
     Failed,
 }
@@ -121,6 +136,7 @@ impl How {
             Self::Closed => "closed",
             Self::Aborted => "aborted",
             Self::Uncached => "uncached",
+            Self::NotHandedOver(_) => "not_handed_over",
             Self::Failed => "failed",
         }
     }
@@ -150,6 +166,8 @@ pub struct Latencies {
     pub commit: Times,
     /// From the start of the forward that needs a load until its last layer was there.
     pub load: Times,
+    /// From the question for a handover until its pages were there.
+    pub handover: Times,
 }
 
 /// Durations as a histogram of three digits: its memory does not grow with their number.
@@ -224,9 +242,52 @@ impl Report {
     }
 
     pub(super) fn progress(&self) -> Progress {
-        let over = self.requests_ended + self.uncached + self.failed;
+        let over = self.requests_ended + self.uncached + self.handovers_failed + self.failed;
         let Self { requests, bytes_verified, mismatches, .. } = *self;
         Progress { requests, over, bytes_verified, mismatches }
+    }
+
+    /// Takes in a request that begins.
+    pub(super) fn begin(&mut self, prompt: &Prompt) {
+        self.requests += 1;
+        self.full_pages += u64::from(prompt.plan.pages());
+    }
+
+    /// Takes in what one side of all handovers did, apart from its requests: they are counted once for both.
+    pub(super) fn absorb(&mut self, side: &Self) {
+        self.bytes_verified += side.bytes_verified;
+        self.mismatches += side.mismatches;
+        self.mismatched_words += side.mismatched_words;
+        self.first_mismatches.extend(&side.first_mismatches);
+        for (code, count) in &side.refusals {
+            *self.refusals.entry(code.clone()).or_insert(0) += count;
+        }
+        self.repeats += side.repeats;
+        self.steps += side.steps;
+        self.loads += side.loads;
+        self.loads_failed += side.loads_failed;
+        self.reopened += side.reopened;
+        self.preempted += side.preempted;
+        self.handovers += side.handovers;
+        self.handovers_failed += side.handovers_failed;
+        self.handover_failures.extend(side.handover_failures.iter().cloned());
+        self.handover_pages += side.handover_pages;
+        self.closed.l1_pages += side.closed.l1_pages;
+        self.closed.l2_pages += side.closed.l2_pages;
+        self.closed.duplicates += side.closed.duplicates;
+        self.closed.uncached += side.closed.uncached;
+        let Latencies { open, step, commit, load, handover } = &mut self.latencies;
+        let of_side = &side.latencies;
+        for (times, more) in [
+            (open, &of_side.open),
+            (step, &of_side.step),
+            (commit, &of_side.commit),
+            (load, &of_side.load),
+            (handover, &of_side.handover),
+        ] {
+            times.0 += &more.0;
+        }
+        self.elapsed = self.elapsed.max(side.elapsed);
     }
 
     /// Takes in a request that is over; what made it fail has been said before.
@@ -238,6 +299,7 @@ impl Report {
                 self.aborted += 1;
             }
             How::Uncached => self.uncached += 1,
+            How::NotHandedOver(_) => self.handovers_failed += 1,
             How::Failed => self.failed += 1,
         }
         self.hit_pages.l1 += u64::from(ended.hit.l1);
@@ -250,6 +312,13 @@ impl Report {
         if self.first_mismatches.len() < FIRST_MAX {
             tracing::error!(?mismatch, "wrong bytes");
             self.first_mismatches.push(mismatch);
+        }
+    }
+
+    pub(super) fn handover_failure(&mut self, request: usize, error: &impl std::fmt::Display) {
+        tracing::debug!(request, %error, "a handover failed");
+        if self.handover_failures.len() < FIRST_MAX {
+            self.handover_failures.push((request, error.to_string()));
         }
     }
 

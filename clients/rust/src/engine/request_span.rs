@@ -12,7 +12,7 @@ pub(super) fn begin(spans: &Spans) -> Option<OpenSpan> {
 }
 
 /// The request is over.
-pub(super) fn end(span: OpenSpan, ended: &Ended, error: Option<EngineError>) {
+pub(super) fn end(span: OpenSpan, ended: &Ended, error: Option<&EngineError>) {
     let facts = vec![
         ("request", Fact::Count(ended.number as u64)),
         ("full_pages", Fact::Count(ended.full_pages.into())),

@@ -5,9 +5,9 @@
 
 use std::collections::HashMap;
 
-use hicached_actors::calls::draw;
 use hicached_actors::protocol::{Key, page_key};
 
+use super::text::{Text, token_of};
 use super::{PagePlan, Paging};
 
 /// Turns lists of block ids into plans below one salt.
@@ -16,7 +16,7 @@ pub struct BlockPlans {
     salt: Key,
     paging: Paging,
     block_tokens: u32,
-    known: HashMap<Known, (Key, Key)>,
+    known: HashMap<Known, Key>,
 }
 
 /// A page: the block of its last token, the page's end within that block, and with lookahead the block of the
@@ -42,7 +42,7 @@ impl BlockPlans {
         let pages = tokens.saturating_sub(lookahead_tokens) / page_tokens;
         let block_of = |token: u32| blocks.get((token / self.block_tokens) as usize).copied().unwrap_or(own);
         let mut parent = self.salt;
-        let (mut keys, mut contents) = (Vec::with_capacity(pages as usize), Vec::new());
+        let mut keys = Vec::with_capacity(pages as usize);
         for page in 0..pages {
             let (first, end) = (page * page_tokens, (page + 1) * page_tokens);
             let name = Known {
@@ -52,26 +52,16 @@ impl BlockPlans {
             };
             // Tokens without an id are one endless block of this prompt, in which the end alone names the page.
             let name = if name.block == own { Known { end_tokens: end, ..name } } else { name };
-            let (key, content) = *self.known.entry(name).or_insert_with(|| {
+            let key = *self.known.entry(name).or_insert_with(|| {
                 let text: Vec<u32> =
                     (first..end + lookahead_tokens).map(|token| token_of(block_of(token), token)).collect();
-                let content = page_key(parent, &text[..page_tokens as usize], &[]);
-                (if lookahead_tokens > 0 { page_key(parent, &text, &[]) } else { content }, content)
+                page_key(parent, &text, &[])
             });
             keys.push(key);
-            if lookahead_tokens > 0 {
-                contents.push(content);
-            }
             parent = key;
         }
         let tail = (pages * page_tokens..tokens).map(|token| token_of(block_of(token), token)).collect();
-        let contents = (lookahead_tokens > 0).then(|| contents.into());
-        PagePlan { salt: self.salt, tokens, keys: keys.into(), contents, tail }
+        let text = Text::Blocks { ids: blocks.into(), block_tokens: self.block_tokens, own };
+        PagePlan { salt: self.salt, tokens, keys: keys.into(), text, tail }
     }
-}
-
-/// The token at `position` of block `block`: equal blocks hold equal tokens.
-fn token_of(block: u64, position: u32) -> u32 {
-    let mut state = block.rotate_left(32) ^ u64::from(position);
-    draw(&mut state) as u32
 }

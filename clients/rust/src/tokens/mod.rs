@@ -1,20 +1,22 @@
 //! What a prompt is to the cache: the keys of its pages and the tokens after them.
 //!
 //! A key says which tokens, of which model and tenant, a page stands for, from the first token on; it is all an
-//! engine has to know about the pages of a prompt. With lookahead a key also covers the token after the page, so
-//! what a page *holds* is named apart: its content key, over the parent and the page's own tokens.
+//! engine has to know about the pages of a prompt. With lookahead a key also covers the token after the page.
 
 mod blocks;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod text;
 
 use std::sync::Arc;
 
-use hicached_actors::protocol::{Key, page_key, page_keys};
+use hicached_actors::protocol::{Key, page_keys};
 
 pub use blocks::BlockPlans;
 pub use tail::Tail;
+
+use self::text::Text;
 
 /// How tokens become pages in one group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +36,7 @@ pub struct PagePlan {
     pub tokens: u32,
     /// Keys of the pages that can be keyed, from the first.
     pub keys: Arc<[Key]>,
-    /// What each of those pages holds; `None` when that is the key itself.
-    pub contents: Option<Arc<[Key]>>,
+    text: Text,
     /// The tokens after those pages: fewer than a page, with lookahead up to a page.
     pub tail: Vec<u32>,
 }
@@ -45,14 +46,14 @@ impl PagePlan {
     pub fn of_tokens<'a>(salt: Key, tokens: &[u32], paging: Paging, extra: impl Fn(usize) -> &'a [u8]) -> Self {
         let Paging { page_tokens, lookahead_tokens } = paging;
         let keys = page_keys(salt, tokens, page_tokens, lookahead_tokens, &extra);
-        let page = page_tokens as usize;
-        let contents = (lookahead_tokens > 0).then(|| {
-            let parents = std::iter::once(&salt).chain(&keys);
-            let pages = tokens.chunks(page).enumerate().zip(parents).take(keys.len());
-            pages.map(|((index, tokens), parent)| page_key(*parent, tokens, extra(index))).collect()
-        });
-        let tail = tokens[keys.len() * page..].to_vec();
-        Self { salt, tokens: tokens.len() as u32, keys: keys.into(), contents, tail }
+        let tail = tokens[keys.len() * page_tokens as usize..].to_vec();
+        Self { salt, tokens: tokens.len() as u32, keys: keys.into(), text: Text::Tokens(tokens.into()), tail }
+    }
+
+    /// A plan of whole pages of `page_tokens` tokens whose keys are made up: its tokens follow from them.
+    pub fn of_keys(salt: Key, keys: Arc<[Key]>, page_tokens: u32) -> Self {
+        let (tokens, text) = (keys.len() as u32 * page_tokens, Text::Keys { keys: keys.clone(), page_tokens });
+        Self { salt, tokens, keys, text, tail: Vec::new() }
     }
 
     /// The same prompt cut to the pages that can be keyed: for a replay in which tails do not count.
@@ -68,9 +69,9 @@ impl PagePlan {
         self.keys.len() as u32
     }
 
-    /// What page `position` holds; `None` beyond the keyed pages.
-    pub fn content(&self, position: u32) -> Option<Key> {
-        self.contents.as_ref().unwrap_or(&self.keys).get(position as usize).copied()
+    /// The token at `place`, which lies before the end of the prompt.
+    pub fn token(&self, place: u32) -> u32 {
+        self.text.token(place)
     }
 
     /// The key that the page after the keyed ones is chained to.

@@ -26,23 +26,40 @@ fn a_plan_and_its_tail_give_the_keys_of_the_whole_sequence() {
 }
 
 #[test]
-fn what_a_page_holds_is_known_when_it_is_full() {
+fn the_page_before_a_token_has_a_key_as_soon_as_the_token_is_there() {
     for lookahead in [0, 1] {
         let tokens: Vec<u32> = (0..12).collect();
-        let plan = PagePlan::of_tokens(SALT, &tokens, paging(lookahead), none);
-        assert_eq!(plan.pages(), 3 - lookahead);
-        let grown = Tail::of(&PagePlan::of_tokens(SALT, &[], paging(lookahead), none), paging(lookahead));
-        let grown = tokens.iter().fold(grown, |mut tail, token| {
+        let plan = PagePlan::of_tokens(SALT, &[], paging(lookahead), none);
+        let mut tail = Tail::of(&plan, paging(lookahead));
+        for (place, token) in (0..).zip(&tokens) {
             tail.push(*token);
-            tail
-        });
-        for position in 0..3 {
-            let planned = plan.content(position).or(Tail::of(&plan, paging(lookahead)).content(position));
-            assert_eq!(planned, grown.content(position), "position {position}, lookahead {lookahead}");
-            assert!(planned.is_some());
+            let keys = page_keys(SALT, &tokens[..=place as usize], 4, lookahead, none);
+            let before: u32 = place / 4;
+            assert_eq!(
+                before.checked_sub(1).map(|page| tail.key(page)),
+                before.checked_sub(1).map(|page| Some(keys[page as usize]))
+            );
         }
-        assert_eq!(grown.content(3), None);
+        assert_eq!(tail.key(3), None);
     }
+}
+
+#[test]
+fn every_plan_gives_the_tokens_that_its_keys_are_made_of() {
+    for lookahead in [0, 1] {
+        for (block_tokens, ids) in [(4, vec![1, 2, 3]), (16, vec![1]), (3, vec![5, 6])] {
+            let plan = BlockPlans::new(SALT, paging(lookahead), block_tokens).plan(&ids, 23, 1 << 40);
+            let tokens: Vec<u32> = (0..23).map(|place| plan.token(place)).collect();
+            let same = PagePlan::of_tokens(SALT, &tokens, paging(lookahead), none);
+            assert_eq!((same.keys, &same.tail), (plan.keys, &plan.tail), "blocks of {block_tokens}");
+        }
+    }
+    let made_up = |page| Key([page; 16]);
+    let plan = PagePlan::of_keys(SALT, [made_up(1), made_up(2)].into(), 4);
+    assert_eq!((plan.tokens, plan.pages()), (8, 2));
+    let other = PagePlan::of_keys(SALT, [made_up(1), made_up(3)].into(), 4);
+    let same: Vec<bool> = (0..8).map(|place| plan.token(place) == other.token(place)).collect();
+    assert_eq!(same, [true, true, true, true, false, false, false, false]);
 }
 
 #[test]

@@ -32,7 +32,23 @@ pub(super) struct FakeRank {
 pub(super) struct FakeSession {
     pub(super) pages: Vec<PageId>,
     pub(super) keys: BTreeMap<u32, Key>,
+    tokens: u32,
+    hits: u32,
+    handover: Option<HandoverWish>,
 }
+
+/// What came over of one attempt of one transfer.
+#[derive(Clone)]
+pub(super) struct Parcel {
+    pub(super) tokens: u32,
+    pub(super) blob: Bin,
+    taken: bool,
+    /// Every region's bytes of each page.
+    pub(super) records: Vec<Vec<Vec<u8>>>,
+}
+
+/// What daemons of several groups share: the parcels between them.
+pub(super) type Between = Arc<Mutex<BTreeMap<(OpId, u32), Parcel>>>;
 
 pub(super) struct State {
     pub(super) manifest: Manifest,
@@ -49,6 +65,8 @@ pub(super) struct State {
     pub(super) leaves_at: Option<(&'static str, bool)>,
     /// Refusals to give before anything else, by kind of request.
     pub(super) refuse: VecDeque<(&'static str, Refusal)>,
+    /// What the next request of this kind is answered with.
+    pub(super) answer: Option<(&'static str, Answer)>,
     /// Everything that came but heartbeats.
     pub(super) log: Vec<(OpId, Request)>,
     pub(super) sessions: BTreeMap<OpId, FakeSession>,
@@ -56,6 +74,9 @@ pub(super) struct State {
     host: BTreeMap<Key, Vec<Vec<u8>>>,
     pub(super) next_step: u64,
     pub(super) heartbeats: u64,
+    pub(super) between: Between,
+    /// A session that sends is closed when its pages have been taken.
+    pub(super) sends_until_taken: bool,
     uses: u64,
     folder: PathBuf,
 }
@@ -90,12 +111,15 @@ impl Daemon {
             away: false,
             leaves_at: None,
             refuse: VecDeque::new(),
+            answer: None,
             log: Vec::new(),
             sessions: BTreeMap::new(),
             l1: BTreeMap::new(),
             host: BTreeMap::new(),
             next_step: 1,
             heartbeats: 0,
+            between: Between::default(),
+            sends_until_taken: false,
             uses: 0,
             folder,
         })))
@@ -145,6 +169,9 @@ impl Daemon {
             let (_, refusal) = state.refuse.pop_front().unwrap();
             return Answer::from(refusal).into();
         }
+        if let Some((_, answer)) = state.answer.take_if(|(kind, _)| *kind == request.code()) {
+            return answer.into();
+        }
         if meant != control && request.code() != "register" {
             return Answer::from(Refusal::from(NewIncarnation { old: meant, new: control })).into();
         }
@@ -159,7 +186,11 @@ impl Daemon {
             }
             Request::Extend(extend) => state.extend(extend).into(),
             Request::Step(step) => state.step(step).into(),
-            Request::Close(close) => state.close(close).into(),
+            Request::Close(close) => match state.sends(&close) {
+                true => Reaction::Silence,
+                false => state.close(close).into(),
+            },
+            Request::Handover(handover) => state.handover(handover),
             Request::Abort(abort) => {
                 state.sessions.remove(&abort.session);
                 Done { control }.into()
@@ -228,7 +259,8 @@ impl State {
         let mut pages: Vec<PageId> = open.keys.0[..from_l1 as usize].iter().map(|key| self.l1[key]).collect();
         pages.extend(self.reserve((from_l1..wanted).map(|position| (position % cp_size) as u8)));
         let keys = (0..).zip(open.keys.0).collect();
-        self.sessions.insert(op, FakeSession { pages: pages.clone(), keys });
+        let (tokens, handover) = (open.tokens, open.handover.into_iter().next());
+        self.sessions.insert(op, FakeSession { pages: pages.clone(), keys, tokens, hits, handover });
         let l2_hit = hits - from_l1;
         let (target, draft) = self.manifest.layers();
         let load = (l2_hit > 0).then(|| {
@@ -276,7 +308,7 @@ impl State {
 
     fn close(&mut self, close: Close) -> Closed {
         let (target, draft) = self.manifest.layers();
-        for rank in &self.ranks {
+        for rank in self.ranks.iter().filter(|_| close.last_step > 0) {
             for (track, layers) in [(Track::Target, target), (Track::Draft, draft)] {
                 assert!(rank.words.value(track) >= word_value(close.last_step, layers, layers), "{track:?} has passed");
             }
@@ -290,6 +322,39 @@ impl State {
         }
         let l1_pages = session.keys.len() as u32;
         Closed { l1_pages, l2_pages: 0, pending: 0, duplicates: 0, uncached: 0, reason: String::new() }
+    }
+
+    /// Sends the pages of a session that is closed; whether it has to wait for them to be taken.
+    fn sends(&self, close: &Close) -> bool {
+        let session = &self.sessions[&close.session];
+        let Some(wish) = session.handover.as_ref().filter(|wish| !wish.to.is_empty()) else { return false };
+        let records = session.pages.iter().map(|page| self.record(*page)).collect();
+        let parcel = Parcel { tokens: session.tokens, blob: close.blob.clone(), taken: false, records };
+        let mut between = self.between.lock().unwrap();
+        let parcel = between.entry((wish.transfer, wish.attempt)).or_insert(parcel);
+        self.sends_until_taken && !parcel.taken
+    }
+
+    /// Silent until the other group has closed its session.
+    fn handover(&mut self, Handover { transfer, attempt, .. }: Handover) -> Reaction {
+        let wish = HandoverWish { transfer, attempt, to: String::new() };
+        let receives = |session: &&FakeSession| session.handover.as_ref() == Some(&wish);
+        let Some(session) = self.sessions.values().find(receives) else {
+            return Answer::from(Refusal::from(Unknown::new("transfer", transfer))).into();
+        };
+        let mut between = self.between.lock().unwrap();
+        let Some(parcel) = between.get_mut(&(transfer, attempt)) else { return Reaction::Silence };
+        parcel.taken = true;
+        let came = session.pages.iter().zip(&parcel.records).skip(session.hits as usize);
+        for (page, record) in came {
+            let (rank, physical) = self.place(*page);
+            for (region, bytes) in rank.regions.iter().zip(record) {
+                let offset = region.offset + physical * region.stride;
+                rank.segment.as_ref().unwrap().write(offset, bytes).unwrap();
+            }
+        }
+        let received = session.pages.len() as u32 - session.hits;
+        Answer::from(HandedOver { tokens: parcel.tokens, received, blob: parcel.blob.clone() }).into()
     }
 
     /// Every region's bytes of `page`.

@@ -1,5 +1,7 @@
 mod daemon;
+mod handover;
 mod replaced;
+mod router;
 
 use std::collections::BTreeMap;
 
@@ -7,9 +9,10 @@ use futures_util::stream;
 use hicached_actors::protocol::*;
 
 use self::daemon::{Daemon, Serve};
-use super::core::{Life, Placed};
+use super::content::Rows;
+use super::core::Life;
 use super::forward::Work;
-use super::pools::Buffers;
+use super::pools::{Buffers, Fill};
 use super::report::Report;
 use super::*;
 use crate::shm::{Track, word_value};
@@ -284,7 +287,7 @@ async fn decoded_pages_go_from_lane_to_lane_and_are_keyed_like_a_prompt_of_the_s
             )
             .collect();
         assert_eq!(owners, [(2, vec![2]), (3, vec![3])]);
-        let output = (0..39).map(|index| session::output_token(&prompt, index));
+        let output = (0..39).map(|index| prompt.output_token(index));
         let whole: Vec<u32> = tokens(1, 26).into_iter().chain(output).take(64 + lookahead as usize).collect();
         let keys = page_keys(SALT, &whole, PAGE_TOKENS, lookahead, |_| &[]);
         assert_eq!(keys.len(), 4);

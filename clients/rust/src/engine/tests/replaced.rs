@@ -63,27 +63,27 @@ async fn work_of_a_control_group_that_is_gone_is_neither_run_nor_told() {
     let config = config(manifest(1, 0, 64));
     let daemon = Daemon::new(config.manifest.clone());
     let engine = start(&daemon, &config).await;
-    let (page, content) = (PageId(2), Key([7; 16]));
+    let (page, rows) = (PageId(2), Rows::new(SALT, 0..PAGE_TOKENS));
     let entry = StepEntry {
         session: engine.client().draw(),
         first_token: 0,
         tokens: PAGE_TOKENS,
         pages: Pages(vec![page]),
         draft: true,
-        keys: Keys(vec![content]),
+        keys: Keys(vec![Key([7; 16])]),
         first_key: 0,
         load_read: false,
     };
     let old = Incarnation([1; 16]);
     let (done, outcome) = tokio::sync::oneshot::channel();
-    let (life, writes) = (Life { request: 0, control: old }, vec![Placed { position: 0, page, content }]);
-    let work = Work { life, entry, writes, trace: None, load: None, done };
+    let (life, fills) = (Life { request: 0, control: old }, vec![Fill { page, rows: rows.clone(), from_token: 0 }]);
+    let work = Work { life, entry, fills, trace: None, load: None, done };
     engine.jobs.send(Job::Run(Box::new(work))).await.ok().unwrap();
     let told = outcome.await.unwrap().told;
     assert_eq!(told, Err(ClientError::NewIncarnation { old, new: engine.client().control() }));
     assert!(daemon.kinds().is_empty(), "no step is launched");
     let mut wrong = 0;
-    engine.core.pools.verify(page, content, (Track::Target, 0), &mut Buffers::default(), |_| wrong += 1);
+    engine.core.pools.verify(page, &rows, (Track::Target, 0), &mut Buffers::default(), |_| wrong += 1);
     assert!(wrong > 0, "the page may be somebody else's by now");
 }
 

@@ -1,32 +1,48 @@
 //! The life of one request: `open`, the load, prefill in chunks, decode, `close` or `abort`.
+//!
+//! A request that two engines serve has one session with each: the first computes the prompt, the second waits for its
+//! pages instead ([`receive`]). Such a session has one life; whoever made the handover tries again.
+
+mod pages;
+mod receive;
 
 use std::time::Duration;
 
 use hicached_actors::protocol::{
-    Abort, Close, Extend, Keys, LoadTicket, Malformed, OpId, Open, Opened, Owners, PageId, Pages, Refusal, StepEntry,
-    WrongState,
+    Abort, Bin, Close, Closed, Extend, Keys, LoadTicket, Malformed, OpId, Open, Opened, Owners, PageId, Pages, Refusal,
+    StepEntry, WrongState,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 
-use super::content::partial;
-use super::core::{Core, Life, Load, Placed};
+use super::core::{Core, Life};
 use super::fate::{End, Fate};
 use super::forward::{Job, Work, ended, join_again};
+use super::stop::{Stop, stopped};
 use super::words::is_sound;
-use super::{Ended, EngineError, Hit, How, Prompt, Verify, request_span};
+use super::{Ended, EngineError, Hit, How, Prompt, Side, Verify, request_span};
 use crate::client::{Client, ClientError};
 use crate::spans::OpenSpan;
 use crate::tokens::Tail;
 
-/// Serves request `number` until it is over, in whatever way, and puts that into the report.
-pub(super) async fn serve(core: &Core, jobs: &mpsc::Sender<Job>, number: usize, prompt: Prompt) -> Ended {
+/// Serves request `number` until it is over, in whatever way, and puts that into the report. With what made it fail.
+pub(super) async fn serve(
+    core: &Core,
+    jobs: &mpsc::Sender<Job>,
+    number: usize,
+    prompt: Prompt,
+    stop: Stop,
+) -> (Ended, Option<EngineError>) {
     let mut ended = Ended::new(number, prompt.plan.pages());
     let span = request_span::begin(&core.config.spans);
     let client = core.lead().within(span.as_ref().map(OpenSpan::context));
-    let over = lives(core, &client, jobs, &prompt, &mut ended).await;
+    let over = lives(core, &client, jobs, (&prompt, &stop), &mut ended).await;
     ended.how = match &over {
         Ok(how) => *how,
+        Err(EngineError::Client(error)) if prompt.handover.is_some() && can_be_tried_again(error) => {
+            core.report().handover_failure(number, error);
+            How::NotHandedOver(error.code())
+        }
         Err(EngineError::Client(ClientError::Uncached { .. })) => How::Uncached,
         Err(error) => {
             core.report().failure(number, error);
@@ -34,10 +50,22 @@ pub(super) async fn serve(core: &Core, jobs: &mpsc::Sender<Job>, number: usize, 
         }
     };
     core.report().ended(&ended);
+    let error = over.err();
     if let Some(span) = span {
-        request_span::end(span, &ended, over.err());
+        request_span::end(span, &ended, error.as_ref());
     }
-    ended
+    (ended, error)
+}
+
+/// Whether a handover that ended so may go well the next time: what contradicts itself is a fault, and stays one.
+fn can_be_tried_again(error: &ClientError) -> bool {
+    match error {
+        ClientError::Decode(_) => false,
+        ClientError::Refused(_)
+        | ClientError::NewIncarnation { .. }
+        | ClientError::Bus(_)
+        | ClientError::Uncached { .. } => true,
+    }
 }
 
 /// One session after the other until one ends by itself.
@@ -45,23 +73,26 @@ async fn lives(
     core: &Core,
     client: &Client,
     jobs: &mpsc::Sender<Job>,
-    prompt: &Prompt,
+    (prompt, stop): (&Prompt, &Stop),
     ended: &mut Ended,
 ) -> Result<How, EngineError> {
+    let lives_max = if prompt.handover.is_some() { 1 } else { LIVES_MAX };
     for life in 1.. {
         ended.sessions = life;
         let control = client.control();
-        match live(core, client, jobs, prompt, ended).await {
+        match live(core, client, jobs, (prompt, stop), ended).await {
             Ok(Over::Closed) => return Ok(How::Closed),
             Ok(Over::Aborted) => return Ok(How::Aborted),
-            Ok(Over::Preempted) if life < LIVES_MAX => core.report().preempted += 1,
-            Ok(Over::Preempted) => return Err(odd("lives", life, "fewer").into()),
+            Ok(Over::WithoutPages(error)) => return Err(error.into()),
+            Ok(Over::Preempted(_)) if life < lives_max => core.report().preempted += 1,
+            Ok(Over::Preempted(error)) if prompt.handover.is_some() => return Err(error.into()),
+            Ok(Over::Preempted(_)) => return Err(odd("lives", life, "fewer").into()),
             // Whatever is said of a session behind the end of its control group says that it is over.
-            Err(error)
-                if life < LIVES_MAX
-                    && (matches!(error, ClientError::NewIncarnation { .. }) || core.lead().control() != control) =>
-            {
+            Err(error) if matches!(error, ClientError::NewIncarnation { .. }) || core.lead().control() != control => {
                 join_again(jobs, control).await?;
+                if life == lives_max {
+                    return Err(error.into());
+                }
                 core.report().reopened += 1;
             }
             Err(error) => return Err(error.into()),
@@ -75,7 +106,9 @@ enum Over {
     Closed,
     Aborted,
     /// Aborted for want of pages: the request has to begin again.
-    Preempted,
+    Preempted(ClientError),
+    /// Aborted because its handover has failed.
+    WithoutPages(ClientError),
 }
 
 /// One session.
@@ -87,6 +120,7 @@ struct Session<'a> {
     ended: &'a mut Ended,
     life: Life,
     prompt: &'a Prompt,
+    stop: &'a Stop,
     fate: Fate,
     id: OpId,
     /// The block table.
@@ -113,10 +147,10 @@ async fn live(
     core: &Core,
     client: &Client,
     jobs: &mpsc::Sender<Job>,
-    prompt: &Prompt,
+    (prompt, stop): (&Prompt, &Stop),
     ended: &mut Ended,
 ) -> Result<Over, ClientError> {
-    let (id, opened, open_ns) = open(core, client, prompt).await?;
+    let (id, opened, open_ns) = open(core, client, prompt, stop).await?;
     let hit = Hit { l1: opened.l1_hit, l2: opened.l2_hit };
     (ended.hit, ended.open_ns) = (hit, Some(open_ns));
     let life = Life { request: ended.number, control: opened.control };
@@ -124,10 +158,11 @@ async fn live(
         core,
         client,
         jobs,
-        fate: Fate::draw(&core.config, ended.number),
+        fate: Fate::draw(&core.config, ended.number, prompt.handover.as_ref()),
         ended,
         life,
         prompt,
+        stop,
         id,
         pages: Vec::new(),
         hit,
@@ -152,33 +187,37 @@ async fn live(
 }
 
 /// Opens a session, asking again under a new op after each refusal with a hint. With the nanoseconds of the last try.
-async fn open(core: &Core, client: &Client, prompt: &Prompt) -> Result<(OpId, Opened, u64), ClientError> {
+async fn open(core: &Core, client: &Client, prompt: &Prompt, stop: &Stop) -> Result<(OpId, Opened, u64), ClientError> {
     let plan = &prompt.plan;
+    let reserve_tokens = match prompt.handover {
+        Some(Side::Receive { .. }) => plan.tokens,
+        Some(Side::Send { .. }) | None => plan.tokens.min(core.config.chunk_tokens),
+    };
     let open = Open {
         tenant: prompt.tenant.clone(),
         salt: plan.salt,
         keys: Keys(plan.keys.to_vec()),
         tokens: plan.tokens,
-        reserve_tokens: plan.tokens.min(core.config.chunk_tokens),
+        reserve_tokens,
         owners: Owners::default(),
         priority: prompt.priority,
         no_match: prompt.no_match,
-        handover: Vec::new(),
+        handover: prompt.handover.iter().map(Side::wish).collect(),
     };
     let until = Instant::now() + core.config.room_patience;
     loop {
         let (session, asked) = (client.draw(), Instant::now());
-        match client.open(session, open.clone()).await {
+        match stop.or(session, client.open(session, open.clone())).await {
             Ok(opened) => {
                 let open_ns = asked.elapsed().as_nanos() as u64;
                 core.report().latencies.open.record(open_ns);
                 return Ok((session, opened, open_ns));
             }
             Err(error) => {
-                if error.leaves_doubt() {
+                if error.leaves_doubt() || stop.is_raised() {
                     core.give_up(client, session, &prompt.tenant, 0);
                 }
-                client.wait_for_room(error, until).await?;
+                stop.or(session, client.wait_for_room(error, until)).await?;
             }
         }
     }
@@ -218,7 +257,15 @@ impl Session<'_> {
         let l1_hits = self.placed(0, self.hit.l1);
         self.core.verify_all(self.life, &l1_hits).await;
         let stop_after = self.fate.end.after(self.forwards_left());
+        if stop_after != Some(0)
+            && let Err(error) = self.receive().await
+        {
+            return self.give_handover_up(error).await;
+        }
         loop {
+            if self.sends() && self.stop.is_raised() {
+                return self.give_handover_up(stopped(self.id)).await;
+            }
             if stop_after.is_some_and(|after| self.forwards >= after) {
                 return match self.fate.end {
                     End::Abort { .. } => self.abort(Over::Aborted).await,
@@ -228,8 +275,10 @@ impl Session<'_> {
             if self.frontier < self.end() {
                 match self.forward().await {
                     Ok(()) => {}
-                    Err(error) if error.room_hint().is_some() => return self.abort(Over::Preempted).await,
-                    Err(ClientError::Refused(Refusal::WrongState(_))) => return self.abort(Over::Preempted).await,
+                    Err(error) if error.room_hint().is_some() => return self.abort(Over::Preempted(error)).await,
+                    Err(error @ ClientError::Refused(Refusal::WrongState(_))) => {
+                        return self.abort(Over::Preempted(error)).await;
+                    }
                     Err(error) => return Err(error),
                 }
             } else if let Some(load) = self.load.take() {
@@ -252,7 +301,7 @@ impl Session<'_> {
         }
         if self.core.config.paging().lookahead_tokens > 0 {
             // The token that was sampled last is in no page, and keys the page before it.
-            self.tail.push(output_token(self.prompt, self.decoded));
+            self.tail.push(self.prompt.output_token(self.decoded));
         }
         self.close().await
     }
@@ -267,7 +316,7 @@ impl Session<'_> {
         };
         self.grow(end).await?;
         for token in self.decoded..end.saturating_sub(prompt_tokens) {
-            self.tail.push(output_token(self.prompt, token));
+            self.tail.push(self.prompt.output_token(token));
             self.decoded = token + 1;
         }
         let load = self.load.take().map(|load| self.with_pages(load));
@@ -286,7 +335,7 @@ impl Session<'_> {
         };
         let (done, outcome) = oneshot::channel();
         let (life, trace) = (self.life, self.client.trace());
-        let work = Work { life, entry, writes: self.writes(first, last, end), trace, load, done };
+        let work = Work { life, entry, fills: self.fills(first_token, end), trace, load, done };
         self.jobs.send(Job::Run(Box::new(work))).await.map_err(|_| ended())?;
         let outcome = outcome.await.map_err(|_| ended())?;
         self.forwards += 1;
@@ -360,15 +409,18 @@ impl Session<'_> {
             first_key: self.keyed,
             drafted,
             accepted: drafted / 2,
-            blob: Default::default(),
+            blob: Bin(if self.sends() { self.prompt.blob() } else { Vec::new() }),
         };
-        let until = Instant::now() + self.core.config.room_patience;
         let asked = Instant::now();
-        let closed = loop {
-            match self.client.close(close.clone()).await {
-                Ok(closed) => break closed,
-                Err(error) => self.client.wait_for_room(error, until).await?,
+        let closed = match self.sends() {
+            true => {
+                let client = self.client.patient(self.core.config.handover_deadline);
+                match self.stop.or(self.id, self.until_closed(&client, &close)).await {
+                    Ok(closed) => closed,
+                    Err(error) => return self.give_handover_up(error).await,
+                }
             }
+            false => self.until_closed(self.client, &close).await?,
         };
         let commit_ns = asked.elapsed().as_nanos() as u64;
         self.ended.commit_ns = Some(commit_ns);
@@ -379,6 +431,16 @@ impl Session<'_> {
         report.closed.duplicates += u64::from(closed.duplicates);
         report.closed.uncached += u64::from(closed.uncached);
         Ok(Over::Closed)
+    }
+
+    async fn until_closed(&self, client: &Client, close: &Close) -> Result<Closed, ClientError> {
+        let until = Instant::now() + self.core.config.room_patience;
+        loop {
+            match client.close(close.clone()).await {
+                Ok(closed) => return Ok(closed),
+                Err(error) => client.wait_for_room(error, until).await?,
+            }
+        }
     }
 
     async fn abort(&self, over: Over) -> Result<Over, ClientError> {
@@ -392,60 +454,29 @@ impl Session<'_> {
         }
     }
 
-    fn with_pages(&self, ticket: LoadTicket) -> Load {
-        let pages = self.placed(ticket.first, ticket.first + ticket.pages);
-        Load { ticket, pages }
-    }
-
-    /// The pages at `from..to`, which are full, with what they hold; none when nothing is compared.
-    fn placed(&self, from: u32, to: u32) -> Vec<Placed> {
-        if self.core.config.verify == Verify::Off || !self.core.pools.have_bytes() {
-            return Vec::new();
-        }
-        (from..to).map(|position| self.full(position)).collect()
-    }
-
-    /// The pages `first..=last` with what they hold when the tokens before `end` are written.
-    fn writes(&self, first: u32, last: u32, end: u32) -> Vec<Placed> {
-        if !self.core.pools.have_bytes() {
-            return Vec::new();
-        }
-        let place = |position: u32| {
-            let valid_tokens = (end - position * self.page_tokens()).min(self.page_tokens());
-            if valid_tokens == self.page_tokens() {
-                return self.full(position);
-            }
-            let content = partial(self.id, position, valid_tokens);
-            Placed { position, page: self.pages[position as usize], content }
-        };
-        (first..=last).map(place).collect()
-    }
-
-    fn full(&self, position: u32) -> Placed {
-        let content = self.prompt.plan.content(position).or_else(|| self.tail.content(position));
-        let content = content.expect("the tokens of a full page are known");
-        Placed { position, page: self.pages[position as usize], content }
-    }
-
     /// Forwards until the end, if no load fails.
     fn forwards_left(&self) -> u64 {
         let config = &self.core.config;
-        let prompt = self.prompt.plan.tokens.saturating_sub(self.frontier).div_ceil(config.chunk_tokens);
-        u64::from(prompt) + u64::from(self.prompt.output_tokens.div_ceil(config.decode_stride_tokens))
+        let prompt = match self.prompt.handover {
+            Some(Side::Receive { .. }) => 0,
+            Some(Side::Send { .. }) | None => {
+                self.prompt.plan.tokens.saturating_sub(self.frontier).div_ceil(config.chunk_tokens)
+            }
+        };
+        u64::from(prompt) + u64::from(self.prompt.decodes().div_ceil(config.decode_stride_tokens))
     }
 
     fn end(&self) -> u32 {
-        self.prompt.plan.tokens.saturating_add(self.prompt.output_tokens)
+        self.prompt.plan.tokens.saturating_add(self.prompt.decodes())
+    }
+
+    fn sends(&self) -> bool {
+        matches!(self.prompt.handover, Some(Side::Send { .. }))
     }
 
     fn page_tokens(&self) -> u32 {
         self.core.config.manifest.page_tokens
     }
-}
-
-/// What is decoded at place `index` of the output.
-pub(super) fn output_token(prompt: &Prompt, index: u32) -> u32 {
-    prompt.output_token(index)
 }
 
 /// An answer that contradicts what was asked.
