@@ -21,6 +21,11 @@ impl Course {
         self.last = Some((now, rank));
     }
 
+    /// The rank that was the last to say so.
+    pub(crate) fn straggler(&self) -> Option<Rank> {
+        self.last.map(|(_, rank)| rank)
+    }
+
     /// Adds the wait for pages, the time from there to the last acknowledgement, and whose that was.
     pub(crate) fn explain(&self, span: Span) -> Span {
         let Some(reserved) = self.reserved else { return span };

@@ -26,6 +26,14 @@ pub enum Fault {
     SealOutlivesItsPage,
     /// Writer and loader take acknowledgements of other attempts and of dead ranks.
     StaleAttemptAccepted,
+    /// The receiver gives the pages of a transfer up when its time is over, without proof that nothing writes them.
+    TransferFreedByTimer,
+    /// The receiver takes a transfer for complete when as many entries are reported as were wanted.
+    TransferCountForSet,
+    /// The sender pairs a position with the slot of the next one.
+    TransferPositionOffByOne,
+    /// Sender and receiver take what is said of an older attempt of a transfer for the one that runs.
+    StaleTransferAccepted,
 }
 
 /// The fault planted in one machine; takes no space without the feature.

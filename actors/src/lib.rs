@@ -3,7 +3,9 @@
 //! A machine decides and never does: time and a message go in, effects come out. Nothing in this crate
 //! owns a socket, a task, a lock or a clock, so the same inputs give the same effects everywhere.
 
+mod alarms;
 pub mod allocator;
+mod attempts;
 pub mod calls;
 pub mod copy_ack;
 mod course;
@@ -18,7 +20,9 @@ pub mod machine;
 pub mod makers;
 pub mod prefix_index;
 pub mod protocol;
+pub mod receiver;
 #[cfg(test)]
 mod script;
+pub mod sender;
 pub mod span;
 pub mod writer;

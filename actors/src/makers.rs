@@ -19,6 +19,8 @@ pub enum Maker {
     Writer = 3,
     /// The loader.
     Loader = 4,
+    /// The transfer sender.
+    Sender = 5,
 }
 
 impl Maker {
@@ -78,7 +80,7 @@ mod tests {
     #[test]
     fn makers_of_one_incarnation_never_make_the_same_op() {
         let life = Incarnation([7; 16]);
-        let makers = [Maker::Index, Maker::Allocator, Maker::Evictor, Maker::Writer, Maker::Loader];
+        let makers = [Maker::Index, Maker::Allocator, Maker::Evictor, Maker::Writer, Maker::Loader, Maker::Sender];
         let mut ops: Vec<OpId> = Vec::new();
         for (range, maker) in (0..).zip(makers) {
             let mut ids = MakerIds::new(life, maker);

@@ -54,14 +54,28 @@ impl Manifest {
         self.components.iter().flat_map(|c| &c.page_bytes).map(|bytes| u64::from(*bytes)).sum()
     }
 
+    /// Buffers that a rank registers for transfers: one per component and layer with bytes.
+    pub fn buffers(&self) -> u64 {
+        self.components.iter().flat_map(|c| &c.page_bytes).filter(|bytes| **bytes > 0).count() as u64
+    }
+
     /// Checks that `yours` is this manifest.
     ///
     /// # Errors
     /// [`Refusal::Mismatch`] with the first field that differs and both values.
     pub fn fits(&self, yours: &Self) -> Result<(), Refusal> {
-        same("page_tokens", yours.page_tokens, self.page_tokens)?;
+        self.holds(yours)?;
         same("cp_size", yours.cp_size, self.cp_size)?;
-        same("tile_pages", yours.tile_pages, self.tile_pages)?;
+        same("tile_pages", yours.tile_pages, self.tile_pages)
+    }
+
+    /// Checks that a page of `yours` is a page of this one, byte for byte; how many ranks and which tiles hold them
+    /// may differ.
+    ///
+    /// # Errors
+    /// [`Refusal::Mismatch`] with the first field that differs and both values.
+    pub fn holds(&self, yours: &Self) -> Result<(), Refusal> {
+        same("page_tokens", yours.page_tokens, self.page_tokens)?;
         same("draft_lookahead_tokens", yours.draft_lookahead_tokens, self.draft_lookahead_tokens)?;
         let names = |m: &Self| m.components.iter().map(|c| c.name.clone()).collect::<Vec<_>>().join(",");
         same("components", names(yours), names(self))?;

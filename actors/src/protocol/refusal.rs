@@ -156,14 +156,22 @@ wire_enum! {
     }
 }
 
+impl Refusal {
+    /// The code, and of a mismatch the field and both values.
+    pub fn cause(&self) -> String {
+        match self {
+            Self::Mismatch(Mismatch { field, yours, mine }) => {
+                brief(&format!("Mismatch: {field} is {} and {}", brief(yours), brief(mine)))
+            }
+            other => other.code().to_owned(),
+        }
+    }
+}
+
 impl Malformed {
     /// A malformed `field`, with what stood there and what may stand there.
     pub fn new(field: &str, value: impl Display, limit: impl Display) -> Self {
-        let mut value = value.to_string();
-        if let Some((end, _)) = value.char_indices().nth(VALUE_CHARS_MAX) {
-            value.truncate(end);
-        }
-        Self { field: field.to_owned(), value, limit: limit.to_string() }
+        Self { field: field.to_owned(), value: brief(&value.to_string()), limit: limit.to_string() }
     }
 }
 
@@ -186,6 +194,11 @@ impl TooLarge {
     pub fn new(what: &str, size: u64, limit: u64) -> Self {
         Self { what: what.to_owned(), size, limit }
     }
+}
+
+/// The beginning of a text from outside: as much as is kept or said again.
+pub fn brief(text: &str) -> String {
+    text.chars().take(VALUE_CHARS_MAX).collect()
 }
 
 /// A refusal repeats at most this much of what was sent: hostile input does not grow an answer.

@@ -151,8 +151,8 @@ wire! {
         pub attempt: u32,
     }
 
-    /// To the peer's receiver: compare what both store, once per pair of incarnations, and hear of each other.
-    /// Repeated as the sender's sign of life. The op is all zero.
+    /// To the peer's receiver: compare what both store, and hear of each other. Repeated as the sender's sign of
+    /// life. The op is one that the sender drew for this peer; whatever answers it carries it.
     pub struct Meet {
         /// The sender's group.
         pub group: String,
@@ -194,6 +194,8 @@ wire! {
         pub tokens: u32,
         /// Which rank sent each wanted position, in their order.
         pub owners: Owners,
+        /// The rank that was the last to have sent everything.
+        pub straggler: Rank,
         /// Opaque bytes for the decode engine.
         pub blob: Bin,
     }
@@ -352,6 +354,27 @@ wire! {
         pub buffers: u64,
         /// Bytes or frames refused before they were written.
         pub refused: u64,
+    }
+}
+
+impl PushFigures {
+    /// Nothing measured.
+    pub const NONE: Self =
+        Self { bytes: 0, runs: 0, descriptors: 0, queue_us: 0, layers_us: 0, wire_us: 0, total_us: 0 };
+
+    /// Adds what was counted of another part; the total of parts that overlap is that of the longest.
+    pub fn add(&mut self, part: &Self) {
+        for (sum, more) in [
+            (&mut self.bytes, part.bytes),
+            (&mut self.runs, part.runs),
+            (&mut self.descriptors, part.descriptors),
+            (&mut self.queue_us, part.queue_us),
+            (&mut self.layers_us, part.layers_us),
+            (&mut self.wire_us, part.wire_us),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+        self.total_us = self.total_us.max(part.total_us);
     }
 }
 
