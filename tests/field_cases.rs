@@ -125,6 +125,31 @@ fn f08_target_and_draft_stay_together() {
     script.end();
 }
 
+/// The record breaks where nobody looks, and a load finds it: the fake rank does what a rank with fingerprints does.
+#[test]
+fn f08_a_load_finds_the_damage() {
+    let mut script = Script::new(sizes(64, 64));
+    let p = Prompt::new(1, 256);
+    script.insert(&p);
+    script.flush(1);
+    let slot = script.slots(&p)[2];
+    script.sim.damage(slot.0, slot.1, "draft.kv");
+    let session = script.open(&p).unwrap();
+    assert_eq!(script.hits(session), (0, 4), "nobody knows yet");
+    script.compute(session);
+    script.settle();
+    assert_eq!(script.figure(Address::Index, "index.loads_failed"), 1);
+    assert!((0..4).all(|at| script.is_right(session, at)), "the session has computed all four pages");
+    assert_eq!(script.figure(Address::Index, "index.quarantined"), 2, "page 3's copy is in use");
+    script.close(session);
+    script.settle();
+    assert_eq!(script.figure(Address::Index, "index.quarantined"), 1);
+    assert_eq!((script.free(2), script.cached(2)), (vec![61], 3), "page 3's copy is freed");
+    assert_eq!(script.flush_quarantined().l2, 1);
+    assert_eq!((script.free(2), script.figure(Address::Index, "index.quarantined")), (vec![62], 0));
+    script.end();
+}
+
 #[test]
 fn f09_abort_in_the_middle_of_a_per_layer_backup() {
     let mut script = Script::new(Sizes { cp: 2, ..sizes(16, 3) });

@@ -1,5 +1,7 @@
 //! Conformance of a rank: real shared memory, an engine that writes pages layer by layer, messages as bytes.
 
+#[path = "rank_rig/damaged.rs"]
+mod damaged;
 mod rank_rig;
 #[path = "rank_rig/refusals.rs"]
 mod refusals;
@@ -314,42 +316,6 @@ fn a_load_that_the_engine_gave_up_is_reported_failed_and_a_load_without_pages_is
     let op = rig.send(Address::Loader, RankIn::LoadCopy(nothing));
     assert!(rig.hear_ack(op).complete);
     assert_eq!((ring.state(0, 7), ring.value(0)), (LoadState::Done, 7 * (LAYERS + 1) + LAYERS));
-}
-
-#[test]
-fn a_damaged_record_loses_its_seal_and_is_reported_until_the_index_has_heard() {
-    let mut rig = Rig::with(|setup| setup.fingerprints = true);
-    rig.store(&[1, 2], &[3, 8]);
-    for slot in [3, 8] {
-        rig.host.machine().verify(slot).unwrap();
-    }
-    let until = Instant::now() + LONG;
-    while rig.counter("rank.verified") < 2 && Instant::now() < until {
-        rig.collect();
-    }
-    assert_eq!((rig.counter("rank.verified"), rig.counter("rank.damaged")), (2, 0));
-    assert!(rig.host.machine().verify(0).is_err() && rig.host.machine().verify(SLOTS).is_err());
-
-    let at = rig.record_place(8, Component::DraftIndex, 0) + 8;
-    let mut word = [0; 8];
-    rig.pool.read(at, &mut word).unwrap();
-    word[3] ^= 4;
-    rig.pool.write(at, &word).unwrap();
-    rig.host.machine().verify(8).unwrap();
-    while rig.counter("rank.verified") < 3 && Instant::now() < until {
-        rig.collect();
-    }
-    assert_eq!(rig.sealed_slots(), [3]);
-    let (at, why) = rig.host.next_deadline().unwrap();
-    let op = OpId::new(Incarnation([0xA0; 16]), 0);
-    let damaged = Damaged { rank: Rank(0), slot: 8, component: "draft.index".into() };
-    assert_eq!(rig.hear(op), Said::Index(damaged.clone().into()));
-    assert!(at > Time::ZERO, "{why}");
-    rig.wake_at(Time::ZERO.plus_ms(300));
-    assert_eq!(rig.heard(op), [Said::Index(damaged.into())], "said again");
-    rig.send_op(Address::Index, op, RankIn::OpSettled(OpSettled {}));
-    rig.wake_at(Time::ZERO.plus_ms(9_000));
-    assert_eq!(rig.heard(op), []);
 }
 
 #[test]

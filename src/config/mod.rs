@@ -153,7 +153,7 @@ pub enum WritePolicy {
 pub struct Cache {
     /// When pages are copied to the host.
     pub write_policy: WritePolicy,
-    /// Hash every copy.
+    /// Store a checksum with every record, and compare it before the record is loaded.
     pub fingerprints: bool,
 }
 

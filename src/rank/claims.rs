@@ -39,11 +39,6 @@ impl Claims {
         self.take(l1.iter().map(|page| (*page, Use::Write)).collect(), l2.iter().map(|slot| (*slot, READ)).collect())
     }
 
-    /// One host slot is read.
-    pub(super) fn read_slot(&mut self, slot: u32) -> Result<Claim, Refusal> {
-        self.take(Vec::new(), vec![(slot, READ)])
-    }
-
     /// Whether a job reads or writes this slot.
     pub(super) fn uses_slot(&self, slot: u32) -> bool {
         self.l2.contains_key(&slot)

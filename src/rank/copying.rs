@@ -8,7 +8,7 @@ use hicached_actors::protocol::{
 use hicached_client::shm::{LoadState, SlotTaken};
 
 use super::claims::Claim;
-use super::copies::{End, Job, JobId, JobKind};
+use super::copies::{Check, End, Job, JobId, JobKind};
 use super::layout::layer_bits;
 use super::machine::{RankMachine, Running};
 use super::ops::{Op, OpKind};
@@ -37,7 +37,7 @@ impl RankMachine {
         crash::reach(Inside::SealCleared);
         let rows = BackupRows::of(msg, &order, &generations);
         let kind = JobKind::Backup { step: msg.step, sums: self.fingerprints };
-        let job = self.start(now, OpKind::Backup, from, msg.attempt, kind, order, rows, claim);
+        let job = self.start(now, OpKind::Backup, from, msg.attempt, kind, order, rows, Vec::new(), claim);
         match (msg.step, msg.all_layers_at_end) {
             (0, _) => self.copies.submit(&job),
             (step, true) => {
@@ -74,8 +74,8 @@ impl RankMachine {
                 return self.end_unbegun(now, OpKind::Load, from, msg.attempt, Some(refusal), out);
             }
         };
-        let claim = match self.claims.up(&order.l1, &order.l2) {
-            Ok(claim) => claim,
+        let (claim, checks) = match self.claim_load(now, &order, out) {
+            Ok(claimed) => claimed,
             Err(refusal) => {
                 self.give_slot_up(ring_use);
                 return self.end_unbegun(now, OpKind::Load, from, msg.attempt, Some(refusal), out);
@@ -93,8 +93,21 @@ impl RankMachine {
             return self.end_unbegun(now, OpKind::Load, from, msg.attempt, failed, out);
         }
         let kind = JobKind::Load { slot, use_count, base };
-        let job = self.start(now, OpKind::Load, from, msg.attempt, kind, order, BackupRows::default(), claim);
+        let rows = BackupRows::default();
+        let job = self.start(now, OpKind::Load, from, msg.attempt, kind, order, rows, checks, claim);
         self.copies.submit(&job);
+    }
+
+    /// The pages and slots of a load, and what its records have to be.
+    fn claim_load(&mut self, now: Time, order: &Order, out: &mut Vec<Effect>) -> Result<(Claim, Vec<Check>), Refusal> {
+        let claim = self.claims.up(&order.l1, &order.l2)?;
+        match self.checks(now, &order.l2, out) {
+            Ok(checks) => Ok((claim, checks)),
+            Err(refusal) => {
+                self.claims.give_back(claim);
+                Err(refusal)
+            }
+        }
     }
 
     /// A load of an older life of this rank: nothing will come, and its engine must not wait.
@@ -136,6 +149,9 @@ impl RankMachine {
         let Running { op, attempt, kind, old, job, mut rows, claim, trace, began: _ } = running;
         self.claims.give_back(claim);
         self.tally(op, kind, &job, &end, out);
+        for (slot, component) in &end.damaged {
+            self.report_damaged(now, *slot, component.name(), out);
+        }
         if old {
             if self.jobs.values().all(|job| !job.old) {
                 self.hello(now, OpId::default(), out);
@@ -244,12 +260,13 @@ impl RankMachine {
         job_kind: JobKind,
         order: Order,
         rows: BackupRows,
+        checks: Vec<Check>,
         claim: Claim,
     ) -> std::sync::Arc<Job> {
         self.next_job += 1;
         let id = JobId(self.next_job);
         let ground = self.ground().expect("pages were checked against the attached pool");
-        let job = Job::new(id, job_kind, order.runs, ground, self.events.clone(), from.trace.is_some());
+        let job = Job::new(id, job_kind, order.runs, checks, ground, self.events.clone(), from.trace.is_some());
         let (op, trace, handle) = (from.op, from.trace.clone(), job.clone());
         self.jobs.insert(id, Running { op, attempt, kind, old: false, job, rows, claim, trace, began: now });
         self.ops.running(op, kind, attempt, id);
@@ -310,6 +327,7 @@ impl RankMachine {
             }
         };
         counts.failed += u64::from(end.failed.is_some());
+        counts.verified += u64::from(end.checked);
         counts.runs += runs;
         counts.copy_us += copy_us;
         counts.wait_us += wait_us;

@@ -38,7 +38,8 @@ pub struct RankParts {
     pub layout: Layout,
     /// Its host pool.
     pub pool: PoolFile,
-    /// Whether stored records get checksums: a diagnostic that reads every byte again.
+    /// Whether stored records get checksums and loads compare them: a diagnostic that reads every byte again, each
+    /// way.
     pub fingerprints: bool,
 }
 
@@ -70,7 +71,6 @@ pub struct RankMachine {
     /// An engine that waits for the copies of its predecessor to stop.
     pub(super) attaching: Option<(Attach, Arc<L1>, OpId, Trace)>,
     watches: BTreeSet<(u64, OpId)>,
-    pub(super) verifying: BTreeMap<u32, Claim>,
     /// Damage that the index has not taken in yet.
     pub(super) damaged: Calls,
     pub(super) ids: OpIds,
@@ -119,6 +119,7 @@ pub(super) struct Counts {
     pub(super) refused: u64,
     pub(super) stale: u64,
     pub(super) verified: u64,
+    pub(super) unsummed: u64,
     pub(super) damaged: u64,
 }
 
@@ -127,7 +128,11 @@ impl RankMachine {
     pub fn new(parts: RankParts, copies: Arc<CopyThreads>, notify: Notify) -> Self {
         let RankParts { rank, cp_size, incarnation, layout, pool, fingerprints } = parts;
         if fingerprints {
-            tracing::warn!(rank = rank.0, "fingerprints are on: every record is read twice, do not measure this run");
+            tracing::warn!(
+                rank = rank.0,
+                "fingerprints are on: every record is read once more after its copy to the host and once more before \
+                 its load, do not measure this run"
+            );
         }
         let (to, inbox) = channel();
         let events = Events::new(to, notify);
@@ -156,7 +161,6 @@ impl RankMachine {
             ring_uses: BTreeMap::new(),
             attaching: None,
             watches: BTreeSet::new(),
-            verifying: BTreeMap::new(),
             damaged: Calls::new(u64::from(seed)),
             ids: OpIds::new(incarnation),
             hello_at: Time::ZERO,
@@ -178,9 +182,8 @@ impl RankMachine {
     pub fn collect(&mut self, now: Time, out: &mut Vec<Effect>) {
         while let Ok(event) = self.inbox.try_recv() {
             match event {
-                Event::Ended(job, end) => self.job_ended(now, job, end, out),
+                Event::Ended(job, end) => self.job_ended(now, job, *end, out),
                 Event::Passed => {}
-                Event::Verified(slot, damaged) => self.verified(now, slot, damaged, out),
             }
         }
         self.answer_watches(out);
@@ -198,7 +201,7 @@ impl RankMachine {
 
     /// Whether no copy runs.
     pub fn is_idle(&self) -> bool {
-        self.jobs.is_empty() && self.verifying.is_empty()
+        self.jobs.is_empty()
     }
 
     pub(super) fn lane(&self) -> Lane {
@@ -451,6 +454,7 @@ impl Machine for RankMachine {
             ("rank.refused", counts.refused),
             ("rank.stale", counts.stale),
             ("rank.verified", counts.verified),
+            ("rank.unsummed", counts.unsummed),
             ("rank.damaged", counts.damaged),
             ("rank.damaged_open", self.damaged.len() as u64),
             ("rank.fingerprints", u64::from(self.fingerprints)),

@@ -50,7 +50,8 @@ pub struct RankSetup {
     pub pool_file: PathBuf,
     /// Host slots.
     pub host_slots: u32,
-    /// Whether stored records get checksums: a diagnostic that reads every byte again.
+    /// Whether stored records get checksums and loads compare them: a diagnostic that reads every byte again, each
+    /// way.
     pub fingerprints: bool,
     /// Largest message of the bus, in bytes.
     pub payload_bytes_max: usize,
@@ -112,7 +113,7 @@ impl RankHost {
         self.host.set_beside(figures);
     }
 
-    /// The rank itself: for checked reads, an orderly end and tests.
+    /// The rank itself: for an orderly end and tests.
     pub fn machine(&mut self) -> &mut RankMachine {
         &mut self.host.machine
     }

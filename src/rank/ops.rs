@@ -9,6 +9,7 @@ use hicached_actors::protocol::{CopyAck, OpId};
 
 use super::copies::JobId;
 use super::orders::BackupRows;
+use super::page_table::Row;
 
 /// The ops of one control incarnation.
 #[derive(Debug, Default)]
@@ -84,6 +85,15 @@ impl Ops {
             *floor = (*floor).max(oldest.counter());
             self.all.remove(&oldest);
         }
+    }
+
+    /// The row of this use of `slot` in a backup that is whole and waits for its verdict.
+    pub(super) fn whole_row(&self, slot: u32, generation: u32) -> Option<&Row> {
+        let rows = self.all.values().rev().filter_map(|op| match op {
+            Op::Whole { rows, .. } => Some(&rows.rows),
+            Op::Running { .. } | Op::Ended { .. } => None,
+        });
+        rows.flatten().find(|(of, row)| (*of, row.generation) == (slot, generation)).map(|(_, row)| row)
     }
 
     /// The newest acknowledgements, for a peer that has missed some.

@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 
 use hicached_actors::machine::{Effect, Sender};
 use hicached_actors::protocol::{
-    Damaged, Inventory, InventoryPart, InventoryRow, Malformed, OpSettled, Outgoing, Rank, Refusal, Seal, Sealed, Time,
-    Unknown, Unseal, WriterIn, WrongState,
+    ComponentMissing, Damaged, Inventory, InventoryPart, InventoryRow, Key, Malformed, OpSettled, Outgoing, Rank,
+    Refusal, Seal, Sealed, Time, Unknown, Unseal, WriterIn, WrongState,
 };
-use hicached_kernels::layout::Component;
 
-use super::copies::Verify;
+use super::copies::Check;
 use super::machine::RankMachine;
 use super::ops::{Op, OpKind};
 use super::orders::{BackupRows, same_length};
@@ -140,44 +139,49 @@ impl RankMachine {
         super::telling::to_index(InventoryPart { cursor: msg.cursor, rows, next }.into(), from.op, out);
     }
 
-    /// Reads the record in `slot` again and compares it with the checksums it was sealed with; what is found comes
-    /// back through [`RankMachine::collect`]. A damaged record loses its seal and is reported until the index has
-    /// taken it in.
+    /// What the records in `slots`, which a load has claimed, have to be; nothing without fingerprints. A record that
+    /// was sealed without checksums is loaded as it is, and counted.
     ///
     /// # Errors
-    /// A slot that the pool lacks, that is not sealed or is in use, or whose record was sealed without checksums.
-    pub fn verify(&mut self, slot: u32) -> Result<(), Refusal> {
-        if slot >= self.pool.slots() {
-            return Err(Malformed::new("slot", slot, format_args!("below {}", self.pool.slots())).into());
+    /// [`ComponentMissing`] for a slot that holds no record that anybody vouches for: its row is torn, or the record
+    /// was found damaged before. It is reported.
+    pub(super) fn checks(&mut self, now: Time, slots: &[u32], out: &mut Vec<Effect>) -> Result<Vec<Check>, Refusal> {
+        if !self.fingerprints {
+            return Ok(Vec::new());
         }
-        let what = format!("slot {slot}");
-        let wrong = |state: &str| Refusal::from(WrongState { what: what.clone(), state: state.to_owned() });
-        let row = self.pool.table().sealed(slot).ok_or_else(|| wrong("not sealed"))?;
-        let sums = row.sums.ok_or_else(|| wrong("sealed without checksums"))?;
-        if self.verifying.contains_key(&slot) {
-            return Ok(());
+        let mut checks = Vec::new();
+        for slot in slots {
+            let Some(Row { key, sums, .. }) = self.row_of(*slot) else {
+                self.report_damaged(now, *slot, RECORD, out);
+                return Err(ComponentMissing { key: Key::default(), component: RECORD.to_owned() }.into());
+            };
+            match sums {
+                Some(sums) => checks.push(Check { slot: *slot, key, sums }),
+                None => self.counts.unsummed += 1,
+            }
         }
-        let claim = self.claims.read_slot(slot)?;
-        self.verifying.insert(slot, claim);
-        let (layout, pool, events) = (self.layout.clone(), self.pool.clone(), self.events.clone());
-        self.copies.verify(Verify { slot, sums, layout, pool, events });
-        Ok(())
+        Ok(checks)
     }
 
-    pub(super) fn verified(&mut self, now: Time, slot: u32, damaged: Option<Component>, out: &mut Vec<Effect>) {
-        if let Some(claim) = self.verifying.remove(&slot) {
-            self.claims.give_back(claim);
-        }
-        self.counts.verified += 1;
-        let Some(component) = damaged else { return };
-        tracing::error!(rank = self.rank.0, slot, %component, "a stored record is damaged");
+    /// The row of a committed record: the sealed one, or the one that its seal is still on the way for.
+    fn row_of(&self, slot: u32) -> Option<Row> {
+        let table = self.pool.table();
+        table.sealed(slot).or_else(|| self.ops.whole_row(slot, table.generation(slot)).copied())
+    }
+
+    /// A record is damaged: it loses its seal, and the index hears of it until it has taken it in. A seal that comes
+    /// for it later gives it its checksums too, so that its next load finds the damage again.
+    pub(super) fn report_damaged(&mut self, now: Time, slot: u32, component: &str, out: &mut Vec<Effect>) {
+        tracing::error!(rank = self.rank.0, slot, component, "a stored record is damaged");
         self.counts.damaged += 1;
         self.pool.table().clear(slot);
-        let msg = Damaged { rank: self.rank, slot, component: component.name().to_owned() };
+        let msg = Damaged { rank: self.rank, slot, component: component.to_owned() };
         self.damaged.call(now, (self.ids.draw(), 0), Outgoing::Index(msg.into()), &None, out);
     }
 }
 
+/// What is damaged in a record of which nothing is known.
+const RECORD: &str = "record";
 /// Rows of one part: about 90 KB on the wire.
 const ROWS_MAX: usize = 1_024;
 /// Rows looked at for one part: a millisecond of an empty pool.

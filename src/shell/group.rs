@@ -68,7 +68,7 @@ impl LocalGroup {
     pub fn spawn(group: &Checked, bus: Arc<dyn Bus>) -> Result<Self, StartError> {
         build::check_bus(group, &*bus)?;
         if group.config.cache.fingerprints {
-            tracing::warn!("checksums of every stored record are on: copies are slower than without");
+            tracing::warn!("checksums of every stored record are on: stores and loads are slower than without");
         }
         let (name, clock) = (&group.config.group.name, Clock::start());
         let telemetry = Telemetry::start(&group.config.trace, origin(group), clock)?;

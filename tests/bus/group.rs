@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use hicached::config::{Checked, ComponentConfig, Layers, load};
+use hicached::config::{Checked, ComponentConfig, Config, Layers, load};
+use hicached::rank::{PoolView, layout_of};
 use hicached::shell::LocalGroup;
 use hicached_actors::protocol::{Address, FORMAT_VERSION, Flush, Key, KeyRoot, Keys};
 use hicached_client::engine::{Engine, EngineConfig, Prompt};
+use hicached_client::shm::Segment;
 use hicached_client::tokens::{PagePlan, Paging};
+use hicached_kernels::layout::{Component, HostPage};
 
 use super::*;
 
@@ -27,6 +30,16 @@ impl Drop for Group {
 impl Group {
     /// One rank or more with so many pages per tier; 12 layers and a draft layer.
     pub(crate) async fn start(bus: Arc<dyn Bus>, cp_size: u8, l1_pages: u32, l2_pages: u32) -> Self {
+        Self::start_with(bus, cp_size, l1_pages, l2_pages, |_| ()).await
+    }
+
+    pub(crate) async fn start_with(
+        bus: Arc<dyn Bus>,
+        cp_size: u8,
+        l1_pages: u32,
+        l2_pages: u32,
+        change: impl FnOnce(&mut Config),
+    ) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("bus-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(format!("hicached-{name}"));
@@ -44,6 +57,7 @@ impl Group {
         (config.l1.pages, config.l2.pages) = (l1_pages, l2_pages);
         config.model.components = vec![component("target.kv", 12), component("draft.kv", 1)];
         config.rank.pool_folder = folder.clone();
+        change(&mut config);
         let checked = config.checked().unwrap();
         let running = LocalGroup::start(&checked, bus).await.unwrap();
         Self { running, checked, folder }
@@ -115,6 +129,24 @@ impl Group {
         root.key()
     }
 
+    /// Changes one bit of the sealed record of `key`, on whichever rank it is.
+    pub(crate) fn damage(&self, key: Key) {
+        for rank in 0..self.checked.config.group.cp_size {
+            let path = self.folder.join(format!("hicached-{}-rank{rank}.pool", self.name()));
+            let view = PoolView::open(&path).unwrap();
+            let Some((slot, _)) = view.sealed().find(|(_, row)| row.key == key) else { continue };
+            let layout = layout_of(&self.checked.manifest).unwrap();
+            let pool = Segment::open(&path).unwrap();
+            let mut word = [0; 8];
+            pool.read(RECORDS_OFFSET_FIELD * 8, &mut word).unwrap();
+            let at = u64::from_ne_bytes(word) + layout.host_offset(HostPage(slot), Component::TargetKv, 5).unwrap();
+            pool.read(at, &mut word).unwrap();
+            word[3] ^= 4;
+            return pool.write(at, &word).unwrap();
+        }
+        panic!("no sealed record of {key:?}");
+    }
+
     /// Gives every page up and waits until all are free.
     pub(crate) async fn gives_everything_back(&self, engine: &Engine) {
         let (l1, l2) = (u64::from(self.checked.config.l1.pages), u64::from(self.checked.config.l2.pages));
@@ -126,3 +158,6 @@ impl Group {
         .await;
     }
 }
+
+/// Word of the header of a pool file.
+const RECORDS_OFFSET_FIELD: u64 = 14;

@@ -3,6 +3,7 @@
 
 mod bounds;
 mod broker_lost;
+mod damaged;
 mod f23;
 mod group;
 mod unkind;
@@ -14,6 +15,8 @@ use hicached::bus::memory::{MemoryBus, MemoryConfig};
 use hicached::bus::nats::{NatsBus, NatsConfig};
 use hicached::bus::server::{NatsServer, find_nats_server};
 use hicached::bus::{Bus, BusError, Class, Frame, Headers, Inbox, InboxSender, inbox};
+
+use damaged::a_record_that_was_damaged_on_its_host_is_computed_again_and_set_aside;
 
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(20);
@@ -89,6 +92,7 @@ over_every_bus! {
     the_same_subject_can_be_served_again
     what_is_no_subject_is_refused
     a_closed_bus_says_so
+    a_record_that_was_damaged_on_its_host_is_computed_again_and_set_aside
 }
 
 /// Answers every frame with its own payload and headers.

@@ -355,6 +355,13 @@ impl Index {
         self.unseal(now, &gone, out);
     }
 
+    /// Records that are set aside: damaged ones, and those behind them that somebody still uses.
+    pub(super) fn quarantined(&self) -> usize {
+        let is_quarantined = |key: &Key| self.tree.find(key).is_some_and(|node| self.tree.page(node).is_quarantined);
+        let behind = self.lost.iter().filter(|key| !self.damaged_components.contains_key(*key) && is_quarantined(key));
+        self.damaged_components.len() + behind.count()
+    }
+
     /// The component that made `node` a quarantined record.
     pub(super) fn damaged_component(&self, node: NodeId) -> String {
         let key = self.tree.page(node).key;

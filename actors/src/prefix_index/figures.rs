@@ -87,6 +87,7 @@ impl Index {
             ("index.parked_backups", self.parked_backups.len() as u64),
             ("index.cached_l1", resident(Tier::L1)),
             ("index.cached_l2", resident(Tier::L2)),
+            ("index.quarantined", self.quarantined() as u64),
             ("index.private_l1", self.private_pages().len() as u64),
             ("index.memory_bytes", self.tree.memory_bytes() as u64),
             ("index.leaked_pages", self.census.leaked),

@@ -2,12 +2,13 @@
 //!
 //! A job ends once: when its last layer is in place, or after a stop or a fault as soon as no thread is inside it.
 //! Ending settles the load slot of a load. Layers may finish in any order; the word of a load moves over the
-//! longest row of layers that are in place.
+//! longest row of layers that are in place. A load whose records are to be checked copies nothing, and so moves no
+//! word, before all of them were found whole: no engine computes on a layer of a damaged record.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use hicached_actors::protocol::{Malformed, Refusal, WrongState};
+use hicached_actors::protocol::{ComponentMissing, Key, Malformed, Refusal, WrongState};
 use hicached_client::shm::LoadState;
 use hicached_kernels::copy_cpu::{CopyError, Direction, Pools};
 use hicached_kernels::layout::{Component, Layout};
@@ -54,6 +55,15 @@ pub(in crate::rank) enum JobKind {
     },
 }
 
+/// What a record has to be before it is loaded.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rank) struct Check {
+    pub(in crate::rank) slot: u32,
+    /// The page it holds.
+    pub(in crate::rank) key: Key,
+    pub(in crate::rank) sums: Sums,
+}
+
 /// How a job ended.
 #[derive(Debug)]
 pub(in crate::rank) struct End {
@@ -61,6 +71,10 @@ pub(in crate::rank) struct End {
     pub(in crate::rank) failed: Option<Refusal>,
     /// Checksums of its records, in the order of its pages, when they were asked for.
     pub(in crate::rank) sums: Vec<Sums>,
+    /// Records that were compared with their checksums.
+    pub(in crate::rank) checked: u32,
+    /// Slots whose records are not what they were sealed as, and a component that differs in each.
+    pub(in crate::rank) damaged: Vec<(u32, Component)>,
     /// What it cost.
     pub(in crate::rank) tally: Tally,
     /// How its layers went, in the order in which they ended; none unless they were to be timed.
@@ -97,6 +111,8 @@ pub(in crate::rank) struct Job {
     id: JobId,
     kind: JobKind,
     runs: Runs,
+    /// Records to be compared before the first layer is copied.
+    checks: Vec<Check>,
     layers: LayerCount,
     ground: Ground,
     events: Events,
@@ -110,6 +126,8 @@ pub(in crate::rank) struct Job {
 struct Progress {
     /// Threads inside a copy of this job.
     running: u32,
+    checked: u32,
+    damaged: Vec<(u32, Component)>,
     /// By place in the order of a load.
     done: Vec<bool>,
     /// All layers before this place are done.
@@ -120,14 +138,12 @@ struct Progress {
     layers: Vec<LayerTimes>,
 }
 
-/// What the thread that ended a job hands on.
-struct Ended(Option<Refusal>, Tally, Vec<LayerTimes>);
-
 impl Job {
     pub(in crate::rank) fn new(
         id: JobId,
         kind: JobKind,
         runs: Runs,
+        checks: Vec<Check>,
         ground: Ground,
         events: Events,
         timed: bool,
@@ -135,6 +151,8 @@ impl Job {
         let layers = LayerCount::of(&ground.layout);
         let progress = Progress {
             running: 0,
+            checked: 0,
+            damaged: Vec::new(),
             done: vec![false; layers.total() as usize],
             done_row: 0,
             stop: None,
@@ -143,7 +161,7 @@ impl Job {
             layers: Vec::new(),
         };
         let (began, progress) = (Instant::now(), Mutex::new(progress));
-        Arc::new(Self { id, kind, runs, layers, ground, events, began, timed, progress })
+        Arc::new(Self { id, kind, runs, checks, layers, ground, events, began, timed, progress })
     }
 
     pub(in crate::rank) fn id(&self) -> JobId {
@@ -160,6 +178,11 @@ impl Job {
 
     pub(in crate::rank) fn layers(&self) -> LayerCount {
         self.layers
+    }
+
+    /// How many records are to be checked before its first layer.
+    pub(super) fn checks(&self) -> usize {
+        self.checks.len()
     }
 
     /// Whether the layer at each place in the order of a load is in place.
@@ -191,6 +214,28 @@ impl Job {
         let copying = started.elapsed();
         let ready = started.duration_since(self.began).saturating_sub(waited);
         self.layer_ended(moved, LayerTimes { index, ready, waited, copying });
+    }
+
+    /// Compares one record with its checksums; whether that was the last one and all are whole.
+    pub(super) fn check_record(&self, at: usize, waited: Duration) -> bool {
+        if !self.begin(waited) {
+            return false;
+        }
+        let Check { slot, key, sums } = &self.checks[at];
+        let damaged = damaged_component(&self.ground.pool, &self.ground.layout, *slot, sums);
+        let mut progress = self.lock();
+        progress.running -= 1;
+        progress.checked += 1;
+        if let Some(component) = damaged {
+            let missing = ComponentMissing { key: *key, component: component.name().to_owned() };
+            progress.stop.get_or_insert_with(|| missing.into());
+            progress.damaged.push((*slot, component));
+        }
+        let may_copy = progress.checked as usize == self.checks.len() && progress.stop.is_none();
+        let ended = self.end_if_due(&mut progress);
+        drop(progress);
+        self.tell(ended);
+        may_copy
     }
 
     fn begin(&self, waited: Duration) -> bool {
@@ -251,14 +296,21 @@ impl Job {
         }
     }
 
-    fn end_if_due(&self, progress: &mut Progress) -> Option<Ended> {
+    fn end_if_due(&self, progress: &mut Progress) -> Option<End> {
         let complete = progress.done_row == self.layers.total();
         if progress.over || progress.running > 0 || !(complete || progress.stop.is_some()) {
             return None;
         }
         progress.over = true;
         let why = if complete { None } else { progress.stop.clone() };
-        Some(Ended(self.settle(why), progress.tally, std::mem::take(&mut progress.layers)))
+        Some(End {
+            failed: self.settle(why),
+            sums: Vec::new(),
+            checked: progress.checked,
+            damaged: std::mem::take(&mut progress.damaged),
+            tally: progress.tally,
+            layers: std::mem::take(&mut progress.layers),
+        })
     }
 
     /// Settles the load slot of a load; a load that somebody else has given up has failed.
@@ -274,13 +326,13 @@ impl Job {
         failed.or_else(|| Some(given_up(slot)))
     }
 
-    fn tell(&self, ended: Option<Ended>) {
-        let Some(Ended(failed, tally, layers)) = ended else { return };
-        let wants_sums = matches!(self.kind, JobKind::Backup { sums: true, .. }) && failed.is_none();
-        let hosts = self.runs.as_slice().iter().flat_map(|run| (0..run.pages).map(|page| run.host_page.0 + page));
-        let sums = hosts.filter(|_| wants_sums).map(|slot| sums_of(&self.ground.pool, &self.ground.layout, slot));
-        let sums = sums.collect();
-        self.events.send(Event::Ended(self.id, End { failed, sums, tally, layers }));
+    fn tell(&self, ended: Option<End>) {
+        let Some(mut end) = ended else { return };
+        if matches!(self.kind, JobKind::Backup { sums: true, .. }) && end.failed.is_none() {
+            let hosts = self.runs.as_slice().iter().flat_map(|run| (0..run.pages).map(|page| run.host_page.0 + page));
+            end.sums = hosts.map(|slot| sums_of(&self.ground.pool, &self.ground.layout, slot)).collect();
+        }
+        self.events.send(Event::Ended(self.id, Box::new(end)));
     }
 
     fn lock(&self) -> MutexGuard<'_, Progress> {
@@ -297,23 +349,6 @@ impl Ground {
             host: self.pool.records(),
             host_pages: self.pool.slots(),
         }
-    }
-}
-
-/// A checked read of one record.
-#[derive(Debug)]
-pub(in crate::rank) struct Verify {
-    pub(in crate::rank) slot: u32,
-    pub(in crate::rank) sums: Sums,
-    pub(in crate::rank) layout: Arc<Layout>,
-    pub(in crate::rank) pool: Arc<PoolFile>,
-    pub(in crate::rank) events: Events,
-}
-
-impl Verify {
-    pub(super) fn run(&self) {
-        let damaged: Option<Component> = damaged_component(&self.pool, &self.layout, self.slot, &self.sums);
-        self.events.send(Event::Verified(self.slot, damaged));
     }
 }
 

@@ -2,8 +2,8 @@
 //! watches the words of the ranks that wait for something.
 //!
 //! No thread belongs to an op: a layer that is ready is a task in one queue. Order: loads, then backups in step
-//! order, target before draft of the same step, then checked reads. A layer of a backup enters the queue when its
-//! track's word says that it is done, never earlier.
+//! order, target before draft of the same step. A layer of a backup enters the queue when its track's word says that it
+//! is done, never earlier; a layer of a load that is checked, when all its records were found whole.
 //!
 //! Not here: which pages to copy (the messages), whose they are meanwhile (`Claims`).
 
@@ -16,9 +16,8 @@ use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
 use hicached_client::shm::Words;
-use hicached_kernels::layout::Component;
 
-pub(super) use job::{End, Ground, Job, JobId, JobKind, LayerTimes, Verify};
+pub(super) use job::{Check, End, Ground, Job, JobId, JobKind, LayerTimes};
 use queue::Queue;
 pub(super) use watcher::WatchId;
 use watcher::Watcher;
@@ -79,9 +78,12 @@ impl CopyThreads {
         self.watcher.remove(id);
     }
 
-    /// Every layer of `job` is ready.
+    /// Every layer of `job` is ready, once its records were checked if they are to be.
     pub(super) fn submit(&self, job: &Arc<Job>) {
-        self.queue.push_layers(job, 0..job.layers().total());
+        match job.checks() {
+            0 => self.queue.push_layers(job, 0..job.layers().total()),
+            _ => self.queue.push_checks(job),
+        }
     }
 
     /// The layers of `job` become ready as the words of its rank pass those of `step`; with `at_end`, all of them
@@ -104,11 +106,6 @@ impl CopyThreads {
     pub(super) fn forget_job(&self, id: WatchId, job: JobId) {
         self.watcher.forget(id, job);
     }
-
-    /// Reads a record and compares its checksums.
-    pub(super) fn verify(&self, verify: Verify) {
-        self.queue.push_verify(verify);
-    }
 }
 
 impl Drop for CopyThreads {
@@ -126,11 +123,9 @@ impl Drop for CopyThreads {
 #[derive(Debug)]
 pub(super) enum Event {
     /// Nothing of a job reads or writes any more.
-    Ended(JobId, End),
+    Ended(JobId, Box<End>),
     /// A step that somebody watches has been passed.
     Passed,
-    /// A checked read of this slot found nothing wrong, or a component.
-    Verified(u32, Option<Component>),
 }
 
 /// Called when an event waits: it must not block, and must not call into the rank.

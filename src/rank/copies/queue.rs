@@ -7,9 +7,10 @@ use std::time::Instant;
 
 use hicached_kernels::layout::Track;
 
-use super::job::{Job, JobKind, Verify};
+use super::job::{Job, JobKind};
 
-/// The queue of one process. Its length is bounded by the jobs a rank may have and the layers of a page.
+/// The queue of one process. Its length is bounded by the jobs a rank may have, and the layers of a page or the pages
+/// of a load that is checked.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     ready: Mutex<Ready>,
@@ -34,8 +35,8 @@ struct Task {
 enum Work {
     /// One layer of a job.
     Layer(Arc<Job>, u32),
-    /// A checked read.
-    Verify(Box<Verify>),
+    /// One record of a load that is compared before any of its layers is copied.
+    Check(Arc<Job>, usize),
 }
 
 /// Smaller is more urgent, field by field: kind, step, track, then first come, first served.
@@ -52,7 +53,6 @@ struct Urgency {
 enum Class {
     Load,
     Backup,
-    Verify,
 }
 
 impl Queue {
@@ -64,7 +64,7 @@ impl Queue {
         for layer in layers {
             let (class, step, track) = match job.kind() {
                 // Layers of one load arrive in order, so that its word can move.
-                JobKind::Load { .. } => (Class::Load, 0, Track::Target),
+                JobKind::Load { .. } => LOAD,
                 JobKind::Backup { step, .. } => (Class::Backup, *step, job.layers().at(layer).0),
             };
             let urgency = Urgency { class, step, track, job: job.id().0, number: ready.draw() };
@@ -74,14 +74,17 @@ impl Queue {
         self.wake(count);
     }
 
-    /// Queues a checked read.
-    pub(super) fn push_verify(&self, verify: Verify) {
+    /// Queues the checks of a load; its layers follow when every record was found whole.
+    pub(super) fn push_checks(&self, job: &Arc<Job>) {
+        let since = Instant::now();
+        let (class, step, track) = LOAD;
         let mut ready = self.lock();
-        let number = ready.draw();
-        let urgency = Urgency { class: Class::Verify, step: 0, track: Track::Target, job: 0, number };
-        ready.tasks.push(Task { urgency, since: Instant::now(), work: Work::Verify(Box::new(verify)) });
+        for at in 0..job.checks() {
+            let urgency = Urgency { class, step, track, job: job.id().0, number: ready.draw() };
+            ready.tasks.push(Task { urgency, since, work: Work::Check(job.clone(), at) });
+        }
         drop(ready);
-        self.wake(1);
+        self.wake(job.checks());
     }
 
     /// Runs tasks until the queue is closed.
@@ -89,7 +92,11 @@ impl Queue {
         while let Some(task) = self.next() {
             match task.work {
                 Work::Layer(job, layer) => job.copy_layer(layer, task.since.elapsed()),
-                Work::Verify(verify) => verify.run(),
+                Work::Check(job, at) => {
+                    if job.check_record(at, task.since.elapsed()) {
+                        self.push_layers(&job, 0..job.layers().total());
+                    }
+                }
             }
         }
     }
@@ -162,6 +169,9 @@ impl PartialEq for Task {
 
 impl Eq for Task {}
 
+/// Class, step and track of what belongs to a load.
+const LOAD: (Class, u64, Track) = (Class::Load, 0, Track::Target);
+
 /// A panic of a copying thread ends the process.
 const NO_PANIC: &str = "no thread panics with the queue locked";
 
@@ -179,7 +189,6 @@ mod tests {
             urgency(Class::Backup, 4, Track::Target, 2),
             urgency(Class::Backup, 4, Track::Target, 5),
             urgency(Class::Backup, 4, Track::Draft, 2),
-            urgency(Class::Verify, 0, Track::Target, 0),
         ];
         assert!(in_order.is_sorted());
     }
