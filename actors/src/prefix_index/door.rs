@@ -369,7 +369,7 @@ impl Index {
     /// alike, since nobody would ever close what it opened.
     pub(super) fn open_refused(&mut self, now: Time, id: OpId, refusal: Refusal, out: &mut Vec<Effect>) {
         let Some(session) = self.sessions.remove(&id) else { return };
-        self.handovers.withdraw(session.handover);
+        self.withdraw_handover(&session, out);
         out.extend(self.session_span(now, id, &session, How::Refused).map(Effect::span));
         self.unpin_path(session.tail, session.l2_pin);
         self.drop_lease_if_last(session.engine);

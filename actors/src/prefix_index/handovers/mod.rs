@@ -117,13 +117,6 @@ impl Handovers {
         self.tries.values().filter(|this| this.stage() != Stage::Over).count()
     }
 
-    /// The attempt is not one any more: its session never ran, and the same attempt may come again.
-    pub(super) fn withdraw(&mut self, of: Option<TryId>) {
-        if let Some(name) = of {
-            self.tries.remove(&name);
-        }
-    }
-
     pub(super) fn next_deadline(&self) -> Option<Time> {
         self.ended.next_deadline()
     }
@@ -196,14 +189,14 @@ impl TryId {
 }
 
 impl Index {
-    /// A session that receives has its whole prompt reserved, and at least one page comes over.
+    /// A session that receives has its whole prompt reserved.
     pub(super) fn adjust_to_handover(msg: &mut Open) {
         if Handovers::receives(msg) {
             msg.reserve_tokens = msg.reserve_tokens.max(msg.tokens);
         }
     }
 
-    /// Tokens that a match leaves for this open.
+    /// Tokens that a match leaves for this open: at least one page of a handover comes over.
     pub(super) fn tokens_behind_match(&self, msg: &Open) -> u32 {
         self.config.compute_tokens_min.max(Handovers::receives(msg).into())
     }

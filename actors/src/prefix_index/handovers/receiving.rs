@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::{CALL_HANDOVER, Keeper, Side, Stage, TryId, brief};
+use super::{CALL_HANDOVER, Keeper, Side, Stage, Try, TryId, brief};
 use crate::machine::{Effect, ReplyTo, Sender};
 use crate::prefix_index::session::{Phase, Session};
 use crate::prefix_index::{Index, reply};
@@ -136,6 +136,16 @@ impl Index {
             self.tell_receiver(now, name, msg.into(), out);
         }
         self.answer_waiting(waits, failed(name, &cause).into(), out);
+    }
+
+    /// The session found no room and never ran: its attempt may come again, and who waits is told that nobody knows it.
+    pub(in crate::prefix_index) fn withdraw_handover(&mut self, session: &Session, out: &mut Vec<Effect>) {
+        let Some(this) = session.handover.and_then(|name| Some((name, self.handovers.tries.remove(&name)?))) else {
+            return;
+        };
+        if let (name, Try { side: Side::Receives(receiving), .. }) = this {
+            self.answer_waiting(receiving.waits, Refusal::from(Unknown::new("transfer", name.transfer)).into(), out);
+        }
     }
 
     fn answer_waiting(&mut self, waits: Option<(ReplyTo, OpId)>, answer: Answer, out: &mut Vec<Effect>) {

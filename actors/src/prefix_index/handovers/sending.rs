@@ -192,7 +192,9 @@ impl Index {
         let msg = if let Some(Part { first, end, step }) = sending.parts.get(taken).copied() {
             let pages = Pages(pages[first as usize..end as usize].to_vec());
             SenderIn::from(SendPart { attempt, part: taken as u32, first, pages, step })
-        } else if let (None, Some(blob)) = (&sending.behind_load, sending.blob.take()) {
+        } else if sending.behind_load.is_none()
+            && let Some(blob) = sending.blob.take()
+        {
             sending.state = State::Ending;
             SenderIn::from(SendEnd { attempt, parts: taken as u32, tokens, blob })
         } else {

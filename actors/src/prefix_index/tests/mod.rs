@@ -1,5 +1,6 @@
 //! The index in scripts: the test plays everybody else.
 
+mod arriving;
 mod bounds;
 mod bytes;
 mod given;
@@ -8,8 +9,10 @@ mod life;
 mod lives;
 mod policies;
 mod quarantine;
+mod receiving;
 mod refusals;
 mod room;
+mod sending;
 mod spans;
 mod unseals;
 
@@ -215,8 +218,12 @@ impl Script {
 
     /// Opens a session over `keys` with room for all its pages, and grants the pages.
     fn open(&mut self, keys: &[Key]) -> OpId {
-        let tokens = keys.len() as u32 * 64;
-        let op = self.ask(open(keys, tokens));
+        self.open_as(open(keys, keys.len() as u32 * 64))
+    }
+
+    /// Opens a session, and grants the pages it asks for.
+    fn open_as(&mut self, msg: Open) -> OpId {
+        let op = self.ask(msg);
         let asked = self.sent.iter().rev().find_map(|(of, msg)| match msg {
             Outgoing::Allocator(AllocatorIn::Reserve(msg)) => Some((*of, msg.owners.0.clone())),
             _ => None,
@@ -246,19 +253,29 @@ impl Script {
 
     /// One step that computes the session's pages `from..to`, announced and passed.
     fn compute(&mut self, session: OpId, number: u64, pages: std::ops::Range<u32>, draft: bool) {
-        let held = self.opened(session).pages.0.clone();
-        let entry = StepEntry {
+        self.announce(session, number, pages.start * 64..pages.end * 64, draft);
+        self.pass(number);
+    }
+
+    /// One step that computes these tokens of the session, announced.
+    fn announce(&mut self, session: OpId, number: u64, tokens: std::ops::Range<u32>, draft: bool) -> OpId {
+        let entry = self.entry(session, tokens, draft);
+        self.ask(Step { number, entries: vec![entry], engine: ENGINE, all_layers_at_end: false })
+    }
+
+    /// What a step that computes these tokens says of the session.
+    fn entry(&self, session: OpId, tokens: std::ops::Range<u32>, draft: bool) -> StepEntry {
+        let pages = self.opened(session).pages.0[tokens.start as usize / 64..tokens.end.div_ceil(64) as usize].to_vec();
+        StepEntry {
             session,
-            first_token: pages.start * 64,
-            tokens: (pages.end - pages.start) * 64,
-            pages: Pages(held[pages.start as usize..pages.end as usize].to_vec()),
+            first_token: tokens.start,
+            tokens: tokens.end - tokens.start,
+            pages: Pages(pages),
             draft,
             keys: Keys(vec![]),
             first_key: 0,
             load_read: false,
-        };
-        self.ask(Step { number, entries: vec![entry], engine: ENGINE, all_layers_at_end: false });
-        self.pass(number);
+        }
     }
 
     fn pass(&mut self, step: u64) {
@@ -266,16 +283,7 @@ impl Script {
     }
 
     fn close(&mut self, session: OpId, last_step: u64) -> Closed {
-        self.ask(Close {
-            session,
-            tenant: "a".to_owned(),
-            last_step,
-            keys: Keys(vec![]),
-            first_key: 0,
-            drafted: 0,
-            accepted: 0,
-            blob: Bin(vec![]),
-        });
+        self.ask(close(session, last_step, &[]));
         match &self.answers.last().expect("an answer").1 {
             Answer::Closed(closed) => closed.clone(),
             other => panic!("not closed: {other:?}"),
@@ -388,6 +396,23 @@ impl Script {
 /// The life of `rank` that is `first` of rank 0.
 fn life(first: Incarnation, rank: Rank) -> Incarnation {
     Incarnation([first.0[0] ^ rank.0 << 3; 16])
+}
+
+fn close(session: OpId, last_step: u64, blob: &[u8]) -> Close {
+    let (tenant, keys, blob) = ("a".to_owned(), Keys(vec![]), Bin(blob.to_vec()));
+    Close { session, tenant, last_step, keys, first_key: 0, drafted: 0, accepted: 0, blob }
+}
+
+fn abort(session: OpId, last_step: u64) -> Abort {
+    Abort { session, tenant: "a".to_owned(), last_step }
+}
+
+/// The id a router gave.
+const TRANSFER: OpId = OpId([0x77; 16]);
+
+/// An open that takes part in the handover; `to` is empty for one that receives.
+fn handing_over(attempt: u32, to: &str, msg: Open) -> Open {
+    Open { handover: vec![HandoverWish { transfer: TRANSFER, attempt, to: to.to_owned() }], ..msg }
 }
 
 fn open(keys: &[Key], tokens: u32) -> Open {

@@ -148,3 +148,29 @@ fn an_open_that_waits_for_a_load_says_for_how_long_and_nothing_is_said_of_what_n
     assert_eq!(script.fact("open", "open.parked_us"), Fact::Count(3_000));
     assert_eq!(script.said(), [("open", 1, None), ("commit", 1, None), ("match", 2, None), ("open", 2, None)]);
 }
+
+#[test]
+fn a_handover_says_how_it_ended_in_the_trace_of_its_session() {
+    for ok in [true, false] {
+        let mut script = Script::serving(0);
+        let session = script.in_trace(1).open_as(handing_over(1, "", open(&keys(1, 2), 128)));
+        script.said();
+        script.in_trace(9);
+        if ok {
+            let arrived = Arrived { attempt: 1, tokens: 128, blob: Bin(vec![]) };
+            script.news(Address::Receiver, TRANSFER, arrived.into());
+        } else {
+            let cause = "rank 2 is gone".to_owned();
+            script.news(Address::Receiver, TRANSFER, NotArriving { attempt: 1, cause }.into());
+            assert_eq!(script.fact("handover", "handover.cause"), text("rank 2 is gone"));
+        }
+        assert_eq!(script.fact("handover", "handover.side"), text("receives"));
+        assert_eq!(script.fact("handover", "handover.pages"), Fact::Count(2));
+        let fault = (!ok).then(|| "HandoverFailed".to_owned());
+        assert!(script.said().contains(&("handover", 1, fault)));
+        script.ask(abort(session, 0));
+        let failed =
+            script.spans.iter().flat_map(|span| &span.facts).any(|(name, _)| *name == "session.handover_failed");
+        assert_eq!(failed, !ok);
+    }
+}
