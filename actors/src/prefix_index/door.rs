@@ -159,8 +159,7 @@ impl Index {
         let hits = nodes[..found.l1 as usize].iter();
         let pages = hits.filter_map(|node| self.tree.page(*node).l1).collect::<Vec<PageId>>();
         assert_eq!(pages.len(), found.l1 as usize, "an L1 hit has an L1 page");
-        let hit_tokens = found.l1 * self.config.page_tokens();
-        let op = self.ids.draw();
+        let (hit_tokens, op) = (found.l1 * self.config.page_tokens(), self.ids.draw());
         let opening = Opening {
             op,
             reply: from.reply.clone(),
