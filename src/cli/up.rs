@@ -9,11 +9,9 @@ use crate::fleet::up::{UpArgs, UpError, up};
 impl From<UpError> for Failure {
     fn from(error: UpError) -> Self {
         match error {
-            UpError::Folder(_) | UpError::Port(_) => Self::Usage(error.to_string()),
+            UpError::Folder(_) => Self::Usage(error.to_string()),
             UpError::Interrupted(signal) => Self::Interrupted(signal),
-            UpError::Program(_)
-            | UpError::Write { .. }
-            | UpError::Fleet(_)
+            UpError::Fleet(_)
             | UpError::NoBroker(_)
             | UpError::Client(_)
             | UpError::Sealed(_)

@@ -12,7 +12,7 @@ mod sealed;
 mod view;
 mod watch;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,20 +46,6 @@ pub enum UpError {
     /// No place for pool files.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// No port for the broker.
-    #[error("no port on the loopback: {0}")]
-    Port(std::io::Error),
-    /// This program does not know where it stands.
-    #[error("the path of this program: {0}")]
-    Program(std::io::Error),
-    /// A file cannot be written.
-    #[error("{}: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
     /// A process does not run.
     #[error(transparent)]
     Fleet(#[from] FleetError),
