@@ -19,7 +19,7 @@ pub(super) struct Group {
     pub(super) ranks: Vec<usize>,
     pub(super) engine: usize,
     // Dropped after the fleet, which is declared before it.
-    _folder: Folder,
+    pub(super) _folder: Folder,
 }
 
 impl Group {
@@ -60,6 +60,12 @@ impl Group {
             killed.extend(self.fleet.stop(&places, STOP_MAX).await);
         }
         killed
+    }
+
+    /// Ends the processes at once.
+    pub(super) async fn kill(&mut self) {
+        let all: Vec<usize> = (0..self.fleet.members().len()).collect();
+        self.fleet.kill_for_good(&all).await;
     }
 
     /// The processes of one kind.
