@@ -2,5 +2,9 @@
 
 pub mod allocator;
 pub mod bus;
+mod error;
 pub mod index;
+mod processes;
 pub mod recovery;
+
+pub use self::error::BenchError;

@@ -4,9 +4,8 @@
 //! The group is processes: a broker, the control group, each rank, and an engine in this one, which dies with its
 //! pools. What was sealed on the hosts is found again; the same prompts are asked again and every byte is compared.
 
-use std::ffi::OsString;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,20 +14,22 @@ use futures_util::stream;
 use hicached_actors::calls::draw;
 use hicached_actors::protocol::{Address, Key};
 use hicached_client::bus::Bus;
-use hicached_client::client::{Client, ClientError};
-use hicached_client::engine::{Engine, EngineError, Prompt, Report as Served};
+use hicached_client::client::Client;
+use hicached_client::engine::{Engine, Prompt};
 use hicached_client::tokens::PagePlan;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
-use crate::bus::server::{ServerError, free_port, nats_server};
+use super::error::{BenchError, clean};
+use super::processes::{Processes, ranks};
+use crate::bus::server::nats_server;
 use crate::config::{BusKind, Checked, ComponentConfig, ConfigRefused};
-use crate::fleet::{Fleet, FleetError, Ready, Spec, to_toml};
-use crate::replay::folder::{Folder, FolderError};
+use crate::replay::figures::{figures, named};
+use crate::replay::folder::Folder;
 use crate::replay::load::Load;
 use crate::replay::options::built_in;
 use crate::replay::signals::Signals;
-use crate::shell::{NoBroker, connect};
+use crate::shell::connect;
 
 /// Arguments of `bench recovery`.
 #[derive(Args, Clone, Debug)]
@@ -81,78 +82,15 @@ pub struct Recovered {
     pub mismatches: u64,
 }
 
-/// Why nothing was measured.
-#[derive(Debug, thiserror::Error)]
-pub enum RecoveryError {
-    /// The group of the bench does not pass its own check.
-    #[error(transparent)]
-    Config(#[from] ConfigRefused),
-    /// No place for pool files.
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    /// No broker to start.
-    #[error(transparent)]
-    Server(#[from] ServerError),
-    /// The operating system refused.
-    #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: String,
-        /// Its error.
-        source: std::io::Error,
-    },
-    /// A process does not run.
-    #[error(transparent)]
-    Fleet(#[from] FleetError),
-    /// No connection.
-    #[error(transparent)]
-    NoBroker(#[from] NoBroker),
-    /// No engine.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// A request was not answered.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// Requests failed.
-    #[error("{failed} of {requests} requests failed: {first}")]
-    Failed {
-        /// How many.
-        failed: u64,
-        /// Of how many.
-        requests: u64,
-        /// Why the first did.
-        first: String,
-    },
-    /// The group does not come to where it should.
-    #[error("after {after:?} {what} is {have}, not {want}")]
-    Late {
-        /// Waited so long.
-        after: Duration,
-        /// A figure of the index.
-        what: &'static str,
-        /// What it is.
-        have: u64,
-        /// What it should be.
-        want: u64,
-    },
-    /// Ended by the signal of this number.
-    #[error("interrupted")]
-    Interrupted(u8),
-}
-
 /// Measures large and small records, one after the other. `progress` is called after each.
 ///
 /// # Errors
-/// [`RecoveryError`]; nothing is left behind.
-pub async fn run(args: &RecoveryArgs, mut progress: impl FnMut()) -> Result<Report, RecoveryError> {
-    let mut signals = Signals::heard().map_err(|source| RecoveryError::Io { what: "signals".to_owned(), source })?;
+/// [`BenchError`]; nothing is left behind.
+pub async fn run(args: &RecoveryArgs, mut progress: impl FnMut()) -> Result<Report, BenchError> {
+    let mut signals = Signals::heard().map_err(BenchError::Signals)?;
     let mut runs = Vec::new();
     for model in [LARGE, SMALL] {
-        let measured = tokio::select! {
-            measured = model.measure(u64::from(args.gb) * 1_000_000_000) => measured?,
-            signal = signals.next() => return Err(RecoveryError::Interrupted(signal)),
-        };
-        runs.push(measured);
+        runs.push(model.measure(u64::from(args.gb) * 1_000_000_000, &mut signals).await?);
         progress();
     }
     Ok(Report { runs })
@@ -176,19 +114,27 @@ const LARGE: Model = Model { layers: 78, kv_bytes: 41_984, index_bytes: 8_448, p
 const SMALL: Model = Model { layers: 3, kv_bytes: 16_384, index_bytes: 0, prompt_pages: 512, l1_pages: 1_024 };
 
 impl Model {
-    async fn measure(&self, bytes: u64) -> Result<Recovered, RecoveryError> {
+    async fn measure(&self, bytes: u64, signals: &mut Signals) -> Result<Recovered, BenchError> {
         let mut group = self.group(bytes)?;
         let _folder = Folder::create(&mut group)?;
-        let mut processes = Processes::new(&mut group)?;
+        let hosted: Vec<String> = ranks(RANKS).chain(["control".to_owned()]).collect();
+        let processes = Processes::new(&mut group, Some(&nats_server(Path::new("."))?), &hosted)?;
+        processes.through(signals, async |processes| self.recovered(&group, processes).await).await
+    }
+
+    async fn recovered(&self, group: &Checked, processes: &mut Processes) -> Result<Recovered, BenchError> {
         let prompts = || (0..group.config.l2.pages / self.prompt_pages).map(|number| self.prompt(number));
         let records = u64::from(group.config.l2.pages);
 
         processes.start_broker().await?;
-        let (_, (mut engine, bus)) = both(processes.start_members(), self.engine(&group)).await?;
+        let (_, (mut engine, bus)) = tokio::try_join!(processes.start_members(), self.engine(group))?;
         let began = Instant::now();
-        served(engine.run(stream::iter(prompts()), |_, _| ()).await)?;
-        until(engine.client(), "index.cached_l2", records).await?;
-        until(engine.client(), "index.in_flight", 0).await?;
+        let filled = async {
+            clean(engine.run(stream::iter(prompts()), |_, _| ()).await)?;
+            until(engine.client(), "index.cached_l2", records).await?;
+            until(engine.client(), "index.in_flight", 0).await
+        };
+        processes.beside(filled).await?;
         let filled_ms = began.elapsed().as_millis() as u64;
 
         processes.kill().await;
@@ -197,20 +143,19 @@ impl Model {
 
         let again = Instant::now();
         let broker_ms = ms(processes.start_broker().await?);
-        let (started, (mut engine, bus)) = both(processes.start_members(), self.engine(&group)).await?;
+        let (started, (mut engine, bus)) = tokio::try_join!(processes.start_members(), self.engine(group))?;
         let started_ms = ms(started);
-        until(engine.client(), "index.serving", 1).await?;
-        let ready_ms = ms(again.elapsed());
-        let figures = engine.client().figures(Address::Index).await?.counters;
-        let end_ms = |name: &str| {
-            let us = figures.iter().find(|(of, _)| of == name).map_or(0, |(_, value)| *value);
-            us as f64 / 1_000.0
+        let served = async {
+            until(engine.client(), "index.serving", 1).await?;
+            let ready_ms = ms(again.elapsed());
+            let figures = figures(engine.client(), Address::Index).await?;
+            Ok((ready_ms, figures, clean(engine.run(stream::iter(prompts()), |_, _| ()).await)?))
         };
-        let [read, rebuilt, serving] = ["index.read_us", "index.rebuilt_us", "index.serving_us"].map(end_ms);
-        let report = served(engine.run(stream::iter(prompts()), |_, _| ()).await)?;
+        let (ready_ms, figures, report) = processes.beside(served).await?;
         engine.stop().await;
         bus.close();
-        processes.kill().await;
+        let end_ms = |name: &str| named(&figures, name) as f64 / 1_000.0;
+        let [read, rebuilt, serving] = ["index.read_us", "index.rebuilt_us", "index.serving_us"].map(end_ms);
         Ok(Recovered {
             record_bytes: group.layout.record_bytes(),
             records,
@@ -256,7 +201,7 @@ impl Model {
         config.checked()
     }
 
-    async fn engine(&self, group: &Checked) -> Result<(Engine, Arc<dyn Bus>), RecoveryError> {
+    async fn engine(&self, group: &Checked) -> Result<(Engine, Arc<dyn Bus>), BenchError> {
         let bus = connect(&group.config.bus).await?;
         let load = Load { sessions: SESSIONS, chunk_tokens: u32::MAX, abort_permille: 0, seed: 1 };
         Ok((Engine::start(bus.clone(), load.engine_config(group, None)).await?, bus))
@@ -275,96 +220,19 @@ impl Model {
     }
 }
 
-/// The processes of the group.
-struct Processes {
-    fleet: Fleet,
-    broker: usize,
-    members: Vec<usize>,
-}
-
-impl Processes {
-    fn new(group: &mut Checked) -> Result<Self, RecoveryError> {
-        let server = nats_server(Path::new("."))?;
-        let io = |what: &str| {
-            let what = what.to_owned();
-            |source| RecoveryError::Io { what, source }
-        };
-        let port = free_port().map_err(io("a port on the loopback"))?;
-        group.config.bus.url = format!("nats://127.0.0.1:{port}");
-        let folder = group.config.rank.pool_folder.clone();
-        let config = folder.join("group.toml");
-        std::fs::write(&config, to_toml(&group.config)).map_err(io(&config.display().to_string()))?;
-        let program = std::env::current_exe().map_err(io("the path of this program"))?;
-        let mut fleet = Fleet::new(folder, 1);
-        let args = ["--addr", "127.0.0.1", "--port", &port.to_string()].map(OsString::from).to_vec();
-        let (name, ready) = ("broker".to_owned(), Ready::Port(port));
-        let broker = fleet.add(Spec { name, program: server, args, ready, takes_lines: false });
-        let ranks = (0..RANKS).map(|rank| format!("rank.{rank}"));
-        let members = ranks.chain(["control".to_owned()]).map(|actors| fleet.add(serve(&program, &config, actors)));
-        let members = members.collect();
-        Ok(Self { fleet, broker, members })
-    }
-
-    /// How long until the broker listens.
-    async fn start_broker(&mut self) -> Result<Duration, RecoveryError> {
-        let began = Instant::now();
-        self.fleet.start(self.broker)?;
-        self.fleet.ready(&[self.broker], READY_MAX, |_, _| ()).await?;
-        Ok(began.elapsed())
-    }
-
-    /// How long until all others serve.
-    async fn start_members(&mut self) -> Result<Duration, RecoveryError> {
-        let began = Instant::now();
-        for place in &self.members {
-            self.fleet.start(*place)?;
-        }
-        self.fleet.ready(&self.members, READY_MAX, |_, _| ()).await?;
-        Ok(began.elapsed())
-    }
-
-    async fn kill(&mut self) {
-        let all: Vec<usize> = self.members.iter().copied().chain([self.broker]).collect();
-        self.fleet.kill_for_good(&all).await;
-    }
-}
-
-fn serve(program: &Path, config: &Path, actors: String) -> Spec {
-    let run = format!("actors.run={actors}");
-    let args = [OsString::from("serve"), "--config".into(), config.into(), "--set".into(), run.into()].to_vec();
-    Spec { name: actors, program: PathBuf::from(program), args, ready: Ready::Line, takes_lines: false }
-}
-
-/// Does both at the same time, and fails with whichever fails first.
-async fn both<A, B>(
-    a: impl Future<Output = Result<A, RecoveryError>>,
-    b: impl Future<Output = Result<B, RecoveryError>>,
-) -> Result<(A, B), RecoveryError> {
-    tokio::try_join!(a, b)
-}
-
 /// Waits until a figure of the index has a value.
-async fn until(client: &Client, what: &'static str, want: u64) -> Result<(), RecoveryError> {
+async fn until(client: &Client, what: &'static str, want: u64) -> Result<(), BenchError> {
     let began = Instant::now();
     loop {
-        let figures = client.figures(Address::Index).await?.counters;
-        let have = figures.iter().find(|(of, _)| of == what).map_or(0, |(_, value)| *value);
+        let have = named(&figures(client, Address::Index).await?, what);
         if have == want {
             return Ok(());
         }
         if began.elapsed() > SETTLED_MAX {
-            return Err(RecoveryError::Late { after: SETTLED_MAX, what, have, want });
+            return Err(BenchError::Late { after: SETTLED_MAX, what, have, want });
         }
         sleep(PAUSE).await;
     }
-}
-
-fn served(report: Served) -> Result<Served, RecoveryError> {
-    if report.is_clean() {
-        return Ok(report);
-    }
-    let first = report.failures.first().map(|(_, why)| why.clone()).unwrap_or_default();
-    Err(RecoveryError::Failed { failed: report.requests - report.requests_ended, requests: report.requests, first })
 }
 
 fn ms(of: Duration) -> f64 {
@@ -400,8 +268,6 @@ const RANKS: u8 = 4;
 /// What the device pool has room for.
 const SESSIONS: usize = 2;
 const PAGE_TOKENS: u32 = 64;
-/// Processes of a fresh group serve after less.
-const READY_MAX: Duration = Duration::from_secs(30);
 /// Backups of the last prompts have ended after less.
 const SETTLED_MAX: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(1);

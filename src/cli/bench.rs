@@ -5,9 +5,7 @@ use std::sync::atomic::AtomicBool;
 use clap::Subcommand;
 
 use super::{Failure, Progress, output, print_json, runtime};
-use crate::bench::bus::BusBenchError;
-use crate::bench::recovery::RecoveryError;
-use crate::bench::{allocator, bus, index, recovery};
+use crate::bench::{BenchError, allocator, bus, index, recovery};
 use crate::bus::server::ServerError;
 use crate::replay::demo;
 use crate::replay::run::RunError;
@@ -25,37 +23,24 @@ pub(super) enum Bench {
     Recovery(recovery::RecoveryArgs),
 }
 
-impl From<BusBenchError> for Failure {
-    fn from(error: BusBenchError) -> Self {
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
         match error {
-            BusBenchError::Config(_)
-            | BusBenchError::Folder(_)
-            | BusBenchError::NoBroker(_)
-            | BusBenchError::Server(ServerError::Named { .. }) => Self::Usage(error.to_string()),
-            BusBenchError::Server(_)
-            | BusBenchError::Group(_)
-            | BusBenchError::Engine(_)
-            | BusBenchError::Client(_)
-            | BusBenchError::Bus(_)
-            | BusBenchError::Failed { .. } => Self::Fault(error.to_string()),
-        }
-    }
-}
-
-impl From<RecoveryError> for Failure {
-    fn from(error: RecoveryError) -> Self {
-        match error {
-            RecoveryError::Config(_) | RecoveryError::Folder(_) | RecoveryError::Server(_) => {
-                Self::Usage(error.to_string())
-            }
-            RecoveryError::Interrupted(signal) => Self::Interrupted(signal),
-            RecoveryError::Io { .. }
-            | RecoveryError::Fleet(_)
-            | RecoveryError::NoBroker(_)
-            | RecoveryError::Engine(_)
-            | RecoveryError::Client(_)
-            | RecoveryError::Failed { .. }
-            | RecoveryError::Late { .. } => Self::Fault(error.to_string()),
+            BenchError::Config(_)
+            | BenchError::Folder(_)
+            | BenchError::NoBroker(_)
+            | BenchError::Server(ServerError::NotFound | ServerError::Named { .. }) => Self::Usage(error.to_string()),
+            BenchError::Interrupted(signal) => Self::Interrupted(signal),
+            BenchError::Server(ServerError::Start { .. } | ServerError::NotReady { .. })
+            | BenchError::Fleet(_)
+            | BenchError::Ended { .. }
+            | BenchError::Group(_)
+            | BenchError::Engine(_)
+            | BenchError::Client(_)
+            | BenchError::Bus(_)
+            | BenchError::Failed { .. }
+            | BenchError::Late { .. }
+            | BenchError::Signals(_) => Self::Fault(error.to_string()),
         }
     }
 }
@@ -76,7 +61,7 @@ pub(super) fn run(bench: &Bench) -> Result<(), Failure> {
             print(args.json, &allocator::run(args, Some(&replay)))
         }
         Bench::Bus(args) => {
-            let progress = Progress::new("runs", u64::from(args.runs));
+            let progress = Progress::new("runs", args.runs_in_all());
             let mut done = 0;
             let measured = runtime()?.block_on(bus::run(args, || {
                 done += 1;

@@ -115,10 +115,11 @@ async fn serve(group: &Checked, load: Load, mut requests: Numbered) -> Result<()
         signal = signals.next() => Err(Failure::Interrupted(signal)),
     };
     engine.stop().await;
+    // Whoever feeds this process need not wait for what is still exported.
+    let told = served.and_then(|report| print_json(&Totals::of(report)));
     telemetry.stop().await;
     bus.close();
-    let report = served?;
-    print_json(&Totals::of(report))?;
+    told?;
     match (unwritten, refused.lock().unwrap_or_else(PoisonError::into_inner).take()) {
         (Some(failure), _) => Err(failure),
         (None, Some(refused)) => Err(Failure::Usage(refused)),

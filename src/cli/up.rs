@@ -4,16 +4,14 @@ use std::path::Path;
 
 use super::{Failure, print, print_json, runtime};
 use crate::bus::server::{ServerError, nats_server};
-use crate::fleet::up::{UpArgs, UpError, up};
+use crate::fleet::up::{UpArgs, UpError, UpOutcome, up};
 
 impl From<UpError> for Failure {
     fn from(error: UpError) -> Self {
         match error {
-            UpError::Folder(_) | UpError::Port(_) => Self::Usage(error.to_string()),
+            UpError::Folder(_) => Self::Usage(error.to_string()),
             UpError::Interrupted(signal) => Self::Interrupted(signal),
-            UpError::Program(_)
-            | UpError::Write { .. }
-            | UpError::Fleet(_)
+            UpError::Fleet(_)
             | UpError::NoBroker(_)
             | UpError::Client(_)
             | UpError::Sealed(_)
@@ -31,12 +29,12 @@ pub(super) fn run(args: &UpArgs) -> Result<(), Failure> {
         ServerError::NotFound => Failure::Usage(INSTALL.to_owned()),
         other => Failure::Usage(other.to_string()),
     })?;
-    let outcome = runtime()?.block_on(up(&job, args.compare, &nats_server))?;
-    if args.json {
-        print_json(&outcome)?;
-    } else {
-        print(&outcome.to_string())?;
-    }
+    let mut printed = Ok(());
+    let show = |outcome: &UpOutcome| {
+        printed = if args.json { print_json(outcome) } else { print(&outcome.to_string()) };
+    };
+    let outcome = runtime()?.block_on(up(&job, args.compare, &nats_server, show))?;
+    printed?;
     match outcome.fault() {
         Some(fault) => Err(Failure::Fault(fault)),
         None => Ok(()),

@@ -3,17 +3,19 @@
 //! Invariants: a process ends with the thread that started it, whatever ends that; its end is told after everything
 //! it wrote; one that ends by itself is started again after a pause that grows, and counted. Logs of all lives of a
 //! process stand in one file of the folder of the logs.
-//! Not here: what the processes are (`group`), what they are asked to do (`up`).
+//! Not here: what the processes are asked to do (`up`, the benches).
 
 mod child;
 mod config_file;
 mod memory;
+mod spec;
 #[cfg(test)]
 mod tests;
 pub mod up;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -25,30 +27,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use self::child::{Child, Heard, Told};
 pub use self::config_file::to_toml;
 pub use self::memory::Memory;
-
-/// A process that belongs to a fleet.
-#[derive(Clone, Debug)]
-pub struct Spec {
-    /// What it is called, and its log.
-    pub name: String,
-    /// The program.
-    pub program: PathBuf,
-    /// Its arguments.
-    pub args: Vec<OsString>,
-    /// How it says that it serves.
-    pub ready: Ready,
-    /// Whether it is given lines on its standard input.
-    pub takes_lines: bool,
-}
-
-/// How a process says that it serves.
-#[derive(Clone, Copy, Debug)]
-pub enum Ready {
-    /// By a line of its standard output that begins with `ready`.
-    Line,
-    /// By listening on this port of the loopback.
-    Port(u16),
-}
+pub use self::spec::{Daemon, Ready, Spec};
 
 /// What a process is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,6 +130,20 @@ pub enum Event {
 /// Why a fleet cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum FleetError {
+    /// No port for a broker.
+    #[error("no port on the loopback: {0}")]
+    Port(std::io::Error),
+    /// This program does not know where it stands.
+    #[error("the path of this program: {0}")]
+    Program(std::io::Error),
+    /// The configuration of the processes cannot be written.
+    #[error("{}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
     /// A program cannot be started.
     #[error("{name} cannot be started: {source}")]
     Start {
@@ -303,6 +296,28 @@ impl Fleet {
                     let names: Vec<&str> = late.iter().map(|place| self.members[*place].name()).collect();
                     let log = late.iter().map(|place| self.log_end(*place)).collect::<Vec<_>>().join("\n");
                     return Err(FleetError::NotReady { names: names.join(", "), after: patience, log });
+                }
+            }
+        }
+    }
+
+    /// Does `work` with an eye on the processes: what happens to them meanwhile is handed to `seen`, which may end it.
+    ///
+    /// # Errors
+    /// Those of `work` and `seen`, and as [`Self::next`].
+    pub async fn during<T, E: From<FleetError>>(
+        &mut self,
+        work: impl Future<Output = Result<T, E>>,
+        mut seen: impl FnMut(&Self, Event) -> Result<(), E>,
+    ) -> Result<T, E> {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                event = self.next() => {
+                    let event = event?;
+                    seen(self, event)?;
                 }
             }
         }

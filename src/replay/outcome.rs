@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use hicached_client::engine::Times;
+use hicached_client::engine::{self, Times};
 use serde::Serialize;
 
 /// Figures of a `replay` or `demo`.
@@ -60,6 +60,12 @@ pub struct HitPages {
     pub l1: u64,
     /// Loaded from the host.
     pub l2: u64,
+}
+
+impl From<engine::HitPages> for HitPages {
+    fn from(engine::HitPages { l1, l2 }: engine::HitPages) -> Self {
+        Self { l1, l2 }
+    }
 }
 
 /// Pages that moved between tiers, or left one.

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::figures::{figures, flush_all, members, moved, serving};
 use super::folder::{Folder, FolderError};
 use super::load::Load;
-use super::outcome::{HitPages, LatencyUs, Outcome, Percentiles};
+use super::outcome::{LatencyUs, Outcome, Percentiles};
 use super::signals::Signals;
 use crate::config::{Checked, ConfigRefused};
 use crate::shell::{LocalGroup, NoBroker, StartError, connect};
@@ -120,7 +120,7 @@ impl Run<'_> {
             requests: report.requests,
             requests_ended: report.requests_ended,
             full_pages: report.full_pages,
-            hit_pages: HitPages { l1: report.hit_pages.l1, l2: report.hit_pages.l2 },
+            hit_pages: report.hit_pages.into(),
             per_request_sha256,
             pages,
             handovers: 0,

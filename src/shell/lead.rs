@@ -135,13 +135,22 @@ impl Lead {
         Ok(self.control)
     }
 
+    /// The process `life` has ended.
+    pub(super) fn leave(&mut self, life: Incarnation) {
+        self.give_up(|place| place.life == life);
+    }
+
     /// Gives up the places of processes that have been silent for a lease.
     pub(super) fn wake(&mut self, now: Time) {
+        self.give_up(|place| place.silent_at <= now);
+    }
+
+    fn give_up(&mut self, is_gone: impl Fn(&Place) -> bool) {
         let is_over = &mut self.is_over;
         self.places.retain(|_, place| {
-            let lives = now < place.silent_at;
-            *is_over |= !lives && place.is_hosted;
-            lives
+            let gone = is_gone(place);
+            *is_over |= gone && place.is_hosted;
+            !gone
         });
     }
 
@@ -242,8 +251,26 @@ mod tests {
     }
 
     #[test]
+    fn it_is_over_at_once_when_a_process_that_hosted_says_that_it_ends() {
+        let mut lead = complete();
+        lead.leave(B);
+        assert!(lead.is_complete(), "it had no place");
+        lead.leave(A);
+        assert!(lead.is_over());
+        lead.begin(SECOND);
+        assert_eq!(lead.missing(), [Address::Allocator, Address::Writer]);
+        lead.claim(at(0), B, NONE, &claim(&["allocator", "writer"])).expect("the places are free");
+        lead.claim(at(0), B, SECOND, &claim(&["allocator", "writer"])).expect("its own");
+        lead.leave(A);
+        assert!(lead.is_complete(), "a goodbye that was late takes nothing away");
+    }
+
+    #[test]
     fn a_process_that_hosted_nothing_goes_without_a_trace() {
         let mut lead = lead();
+        lead.claim(at(0), A, NONE, &claim(&["allocator"])).expect("a place");
+        lead.leave(A);
+        assert!(!lead.is_over());
         lead.claim(at(0), A, NONE, &claim(&["allocator"])).expect("a place");
         lead.wake(at(LEASE_MS));
         assert!(!lead.is_over());

@@ -199,6 +199,11 @@ impl Leading<'_> {
                 };
                 self.answer(frame, envelope.op, &answer);
             }
+            LeadIn::Leave(_) => {
+                tracing::info!(life = ?envelope.incarnation, "a process of the control group ends");
+                self.lead.leave(envelope.incarnation);
+                self.answer(frame, envelope.op, &Led { control: self.lead.control() }.into());
+            }
             LeadIn::Lead(_) => match self.lead.rival(envelope.incarnation) {
                 Rival::Myself => {}
                 Rival::Tell | Rival::GiveWay if frame.reply_to.is_some() => {
@@ -253,7 +258,7 @@ impl Leading<'_> {
 fn read(frame: &Frame) -> Result<(Envelope, LeadIn), Refusal> {
     let envelope = Envelope::decode(&frame.payload)?;
     let letter = LeadIn::decode_body(&envelope.kind, &envelope.body.0);
-    let letter = letter.ok_or_else(|| Malformed::new("kind", &envelope.kind, "lead or claim"))??;
+    let letter = letter.ok_or_else(|| Malformed::new("kind", &envelope.kind, "lead, claim or leave"))??;
     Ok((envelope, letter))
 }
 

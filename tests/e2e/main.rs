@@ -1,6 +1,7 @@
 //! Groups spread over processes: real processes of the program, a real nats-server, an engine in this one.
 //! Without a nats-server everything here prints "skipped"; where `CI` is `true` it fails.
 
+mod bench;
 mod collectors;
 mod crash_points;
 mod processes;
@@ -31,6 +32,16 @@ use processes::Process;
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
+/// The nats-server to test with, `None` where there is none; where there has to be one, its absence fails.
+fn nats_server() -> Option<PathBuf> {
+    let program = find_nats_server(env!("CARGO_MANIFEST_DIR").as_ref());
+    if program.is_none() {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "CI has to test over NATS: run scripts/tools");
+        eprintln!("skipped: no nats-server; scripts/tools installs one");
+    }
+    program
+}
+
 /// A broker, a folder for files and pools, and a configuration of two ranks per group.
 struct World {
     broker: NatsServer,
@@ -40,11 +51,7 @@ struct World {
 impl World {
     /// `None` where there is no nats-server.
     fn new(name: &str) -> Option<Self> {
-        let Some(program) = find_nats_server(env!("CARGO_MANIFEST_DIR").as_ref()) else {
-            assert!(std::env::var("CI").as_deref() != Ok("true"), "CI has to test over NATS: run scripts/tools");
-            eprintln!("skipped: no nats-server; scripts/tools installs one");
-            return None;
-        };
+        let program = nats_server()?;
         let folder = std::env::temp_dir().join(format!("hicached-e2e-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         Some(Self { broker: NatsServer::start(&program, &[]).expect("a broker"), folder })

@@ -80,8 +80,7 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
-        kill_process(pid, signal).expect("it runs");
+        send(self.child.id() as i32, signal);
     }
 
     /// Whether it has ended by itself.
@@ -113,6 +112,17 @@ impl Drop for Process {
         self.child.kill().ok();
         self.child.wait().ok();
     }
+}
+
+/// Sends `signal` to the process `pid`, which runs.
+pub(super) fn send(pid: i32, signal: Signal) {
+    kill_process(Pid::from_raw(pid).expect("a process"), signal).expect("it runs");
+}
+
+/// Whether the process `pid` runs; a zombie, which waits for whoever adopted it, does not.
+pub(super) fn lives(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
 const LINES_MAX: usize = 64;

@@ -51,6 +51,27 @@ async fn a_group_outlives_the_process_that_leads() {
     outlives("leader", "index").await;
 }
 
+/// With a lease so long that a test would fail before it ends: only a goodbye frees the place.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_ends_in_order_is_not_waited_for() {
+    let Some(world) = World::new("goodbye") else { return };
+    let lease = ["--set", "leases.control_ms=80000"];
+    let process = |run| world.process_with("goodbye", run, &lease);
+    let mut processes: Vec<Process> = ["index,allocator,writer,evictor", "loader", "ranks"].map(process).into();
+    processes.iter_mut().for_each(|process| drop(process.ready()));
+    let mut engine = world.engine("goodbye").await;
+    let before = engine.client().control();
+    serve(&mut engine, world.prompts("goodbye", 3)).await;
+    let (code, log) = processes[1].terminated();
+    assert_eq!(code, Some(0), "{log}");
+    without_an_index(&world, "goodbye").await;
+    processes[1] = process("loader");
+    processes[1].ready();
+    serve(&mut engine, world.prompts("goodbye", 3)).await;
+    assert_ne!(engine.client().control(), before, "another incarnation serves");
+    engine.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_that_was_silent_for_a_lease_begins_again_with_the_others() {
     let Some(world) = World::new("silent") else { return };

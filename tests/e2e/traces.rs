@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use futures_util::stream;
 use hicached::bus::nats::{NatsBus, NatsConfig};
-use hicached::bus::server::{NatsServer, find_nats_server};
+use hicached::bus::server::NatsServer;
 use hicached::bus::{Bus, BusCounters, BusError, Connection, Frame, InboxSender, Served};
 use hicached::config::{BusKind, Checked};
 use hicached::replay::demo::DemoArgs;
@@ -23,6 +23,7 @@ use hicached_client::tokens::PagePlan;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use tokio::sync::watch;
 
+use crate::nats_server;
 use crate::receiver::{Receiver, Spans, text, value};
 
 const DEADLINE: Duration = Duration::from_secs(20);
@@ -51,11 +52,7 @@ impl Rig {
 
     /// Exports to `endpoint`. `None` where there is no nats-server.
     pub(crate) async fn exporting_to(endpoint: Option<String>, set: &[&str]) -> Option<Self> {
-        let Some(program) = find_nats_server(env!("CARGO_MANIFEST_DIR").as_ref()) else {
-            assert!(std::env::var("CI").as_deref() != Ok("true"), "CI has to test over NATS: run scripts/tools");
-            eprintln!("skipped: no nats-server; scripts/tools installs one");
-            return None;
-        };
+        let program = nats_server()?;
         let (broker, receiver) = (NatsServer::start(&program, &[]).unwrap(), Receiver::start().await);
         let set: Vec<String> = set.iter().map(|text| (*text).to_owned()).collect();
         let mut config = built_in(&set).unwrap();

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use hicached::bus::server::find_nats_server;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use serde_json::Value;
+
+use super::nats_server;
+use super::processes::{lives, send};
 
 /// A folder whose runs can be told from those of others.
 struct Scratch(PathBuf);
@@ -15,11 +17,7 @@ struct Scratch(PathBuf);
 impl Scratch {
     /// `None` where there is no nats-server.
     fn new(name: &str) -> Option<Self> {
-        if find_nats_server(env!("CARGO_MANIFEST_DIR").as_ref()).is_none() {
-            assert!(std::env::var("CI").as_deref() != Ok("true"), "CI has to test over NATS: run scripts/tools");
-            eprintln!("skipped: no nats-server; scripts/tools installs one");
-            return None;
-        }
+        nats_server()?;
         let folder = std::env::temp_dir().join(format!("hicached-up-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
         Some(Self(folder))
@@ -108,16 +106,11 @@ fn a_signal_ends_it_in_order_and_a_kill_takes_its_processes_along() {
                 pids.push(pid.parse::<i32>().expect("a pid"));
             }
         }
-        kill_process(Pid::from_raw(up.id() as i32).expect("a process"), signal).expect("it runs");
+        send(up.id() as i32, signal);
         lines.for_each(drop);
         assert_eq!(up.wait().expect("it ends").code(), code);
         let until = Instant::now() + Duration::from_secs(20);
-        let lives = |pid: &i32| {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // A zombie waits for whoever adopted it.
-            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
-        };
-        while pids.iter().any(lives) {
+        while pids.iter().any(|pid| lives(*pid)) {
             assert!(Instant::now() < until, "a process outlives up, ended by {signal:?}");
             std::thread::yield_now();
         }

@@ -18,6 +18,8 @@ wire! {
         /// What all processes of a group must be told alike: name and value, in a fixed order.
         pub agreed: Vec<(String, String)>,
     }
+    /// The sender ends: it hosts nothing any more. What is lost of this is silence.
+    pub struct Leave {}
     /// Another process has the place of a machine.
     pub struct Taken {
         /// The machine.
@@ -41,13 +43,15 @@ wire_enum! {
         "lead" => Lead(Lead),
         /// From a process that follows.
         "claim" => Claim(Claim),
+        /// From a process that followed and ends.
+        "leave" => Leave(Leave),
     }
 }
 
 wire_enum! {
     /// What it answers.
     pub enum LeadAnswer {
-        /// To both.
+        /// To all of them.
         "led" => Led(Led),
         /// To a claim: ask again, the other process may be gone.
         "taken" => Taken(Taken),

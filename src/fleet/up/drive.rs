@@ -28,7 +28,8 @@ pub(super) struct Drive {
     past: (u64, u64),
     /// Of the engine that lives.
     now: (u64, u64),
-    pub(super) totals: Sums,
+    /// What the engine said last of all.
+    pub(super) totals: Option<Sums>,
     open_times: Times,
     commit_times: Times,
     load_times: Times,
@@ -72,7 +73,7 @@ impl Drive {
         match serde_json::from_str::<Totals>(line) {
             Ok(Totals { totals }) => {
                 self.now = (totals.bytes_verified, totals.mismatches);
-                self.totals = totals;
+                self.totals = Some(totals);
                 true
             }
             Err(_) => false,

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use super::UpError;
 use super::options::{Job, Kind};
-use crate::bus::server::free_port;
 use crate::config::Checked;
-use crate::fleet::{Event, Fleet, FleetError, Ready, Spec, to_toml};
+use crate::fleet::{Daemon, Event, Fleet, FleetError, Spec};
 use crate::replay::folder::Folder;
 
 /// A running group. Its folder goes when this is dropped, after its processes.
@@ -20,7 +19,7 @@ pub(super) struct Group {
     pub(super) ranks: Vec<usize>,
     pub(super) engine: usize,
     // Dropped after the fleet, which is declared before it.
-    _folder: Folder,
+    pub(super) _folder: Folder,
 }
 
 impl Group {
@@ -28,26 +27,17 @@ impl Group {
     pub(super) fn prepare(job: &Job, nats_server: &Path) -> Result<Self, UpError> {
         let mut group = job.group.clone();
         let folder = Folder::create(&mut group)?;
-        let port = free_port().map_err(UpError::Port)?;
-        group.config.bus.url = format!("nats://127.0.0.1:{port}");
-        let at = group.config.rank.pool_folder.clone();
-        let config = at.join("group.toml");
-        std::fs::write(&config, to_toml(&group.config))
-            .map_err(|source| UpError::Write { path: config.clone(), source })?;
-        let program = std::env::current_exe().map_err(UpError::Program)?;
-        let mut fleet = Fleet::new(job.logs.clone().unwrap_or(at), job.seed);
-        let broker = fleet.add(Spec {
-            name: "broker".to_owned(),
-            program: nats_server.into(),
-            args: words(&["--addr", "127.0.0.1", "--port", &port.to_string()]),
-            ready: Ready::Port(port),
-            takes_lines: false,
-        });
+        let (server, url) = Spec::broker(nats_server)?;
+        group.config.bus.url = url;
+        let daemon = Daemon::new(&group.config)?;
+        let logs = job.logs.clone().unwrap_or_else(|| group.config.rank.pool_folder.clone());
+        let mut fleet = Fleet::new(logs, job.seed);
+        let broker = fleet.add(server);
         let ranks = (0..group.config.group.cp_size)
-            .map(|rank| fleet.add(serve(&program, &config, format!("rank {rank}"), &format!("rank.{rank}"))))
+            .map(|rank| fleet.add(daemon.serve(&format!("rank {rank}"), &format!("rank.{rank}"))))
             .collect();
-        let control = fleet.add(serve(&program, &config, "control".to_owned(), "control"));
-        let engine = fleet.add(engine(&program, &config, job));
+        let control = fleet.add(daemon.serve("control", "control"));
+        let engine = fleet.add(engine(&daemon, job));
         Ok(Self { fleet, group, broker, control, ranks, engine, _folder: folder })
     }
 
@@ -72,6 +62,12 @@ impl Group {
         killed
     }
 
+    /// Ends the processes at once.
+    pub(super) async fn kill(&mut self) {
+        let all: Vec<usize> = (0..self.fleet.members().len()).collect();
+        self.fleet.kill_for_good(&all).await;
+    }
+
     /// The processes of one kind.
     pub(super) fn of_kind(&self, kind: Kind) -> Vec<usize> {
         match kind {
@@ -90,39 +86,25 @@ impl Group {
     }
 }
 
-/// A process of the daemon that hosts `actors`.
-fn serve(program: &Path, config: &Path, name: String, actors: &str) -> Spec {
-    let mut args = words(&["serve", "--drain-s", DRAIN_S, "--config"]);
-    args.extend([config.into(), "--set".into(), format!("actors.run={actors}").into()]);
-    Spec { name, program: program.into(), args, ready: Ready::Line, takes_lines: false }
-}
-
-fn engine(program: &Path, config: &Path, job: &Job) -> Spec {
-    let mut args = words(&["engine", "--config"]);
-    args.push(config.into());
+fn engine(daemon: &Daemon, job: &Job) -> Spec {
     let load = &job.load;
-    for (name, value) in [
+    let mut args: Vec<OsString> = [
         ("--seed", load.seed),
         ("--lap", job.lap),
         ("--concurrency", load.sessions as u64),
         ("--chunk-tokens", u64::from(load.chunk_tokens)),
         ("--abort-permille", u64::from(load.abort_permille)),
-    ] {
-        args.extend(words(&[name, &value.to_string()]));
-    }
+    ]
+    .into_iter()
+    .flat_map(|(name, value)| [name.into(), value.to_string().into()])
+    .collect();
     if let Some(trace) = &job.trace {
         args.extend(["--trace".into(), trace.into()]);
     }
-    Spec { name: "engine".to_owned(), program: program.into(), args, ready: Ready::Line, takes_lines: true }
-}
-
-fn words(words: &[&str]) -> Vec<OsString> {
-    words.iter().map(OsString::from).collect()
+    Spec { takes_lines: true, ..daemon.spec("engine", "engine", args) }
 }
 
 /// How long processes may take to serve at first.
 const READY_MAX: Duration = Duration::from_secs(30);
 /// How long a process may take to end when nothing runs any more.
 const STOP_MAX: Duration = Duration::from_secs(5);
-/// Sessions have ended, or are given up, before a process is asked to end.
-const DRAIN_S: &str = "1";

@@ -9,10 +9,13 @@ mod kills;
 mod options;
 mod outcome;
 mod sealed;
+#[cfg(test)]
+mod tests;
 mod view;
 mod watch;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,9 +36,9 @@ use self::view::View;
 use self::watch::Watch;
 use super::{Event, FleetError, State};
 use crate::rank::PoolError;
-use crate::replay::figures::{figures, flush_all, members, named};
+use crate::replay::figures::{Figures, figures, flush_all, members, named};
 use crate::replay::folder::FolderError;
-use crate::replay::outcome::{HitPages, Outcome};
+use crate::replay::outcome::Outcome;
 use crate::replay::run::hash_of;
 use crate::replay::signals::Signals;
 use crate::shell::{NoBroker, connect};
@@ -46,20 +49,6 @@ pub enum UpError {
     /// No place for pool files.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// No port for the broker.
-    #[error("no port on the loopback: {0}")]
-    Port(std::io::Error),
-    /// This program does not know where it stands.
-    #[error("the path of this program: {0}")]
-    Program(std::io::Error),
-    /// A file cannot be written.
-    #[error("{}: {source}", path.display())]
-    Write {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
     /// A process does not run.
     #[error(transparent)]
     Fleet(#[from] FleetError),
@@ -99,25 +88,43 @@ pub enum UpError {
     Interrupted(u8),
 }
 
-/// Does `job`, and once more without kills when that is to be compared. Processes end with the calling thread.
+/// Does `job`, and once more without kills when that is to be compared. What came of it is handed to `show` before the
+/// processes end, which may take a while. They end with the calling thread.
 ///
 /// # Errors
 /// [`UpError`]: what a run finds is never an error, what keeps it from running is.
-pub async fn up(job: &Job, compare: bool, nats_server: &Path) -> Result<UpOutcome, UpError> {
+pub async fn up(
+    job: &Job,
+    compare: bool,
+    nats_server: &Path,
+    show: impl FnOnce(&UpOutcome),
+) -> Result<UpOutcome, UpError> {
     let mut signals = Signals::heard().map_err(UpError::Signals)?;
-    let mut outcome = run(job, nats_server, &mut signals).await?;
-    if let Some(kills) = outcome.kills.as_mut().filter(|_| compare) {
-        let undisturbed = run(&job.undisturbed(outcome.outcome.requests), nats_server, &mut signals).await?;
-        kills.undisturbed_hit_percent = Some(undisturbed.hit_percent);
-        kills.hit_points_lost = Some(undisturbed.hit_percent - outcome.hit_percent);
+    if job.kills == 0 || !compare {
+        return run(job, nats_server, &mut signals, show).await;
     }
+    let mut outcome = run(job, nats_server, &mut signals, |_| ()).await?;
+    let undisturbed = job.undisturbed(outcome.outcome.requests);
+    let both = |undisturbed: &UpOutcome| {
+        if let Some(kills) = &mut outcome.kills {
+            kills.undisturbed_hit_percent = Some(undisturbed.hit_percent);
+            kills.hit_points_lost = Some(undisturbed.hit_percent - outcome.hit_percent);
+        }
+        show(&outcome);
+    };
+    run(&undisturbed, nats_server, &mut signals, both).await?;
     Ok(outcome)
 }
 
 /// One group from its start to its end.
-async fn run(job: &Job, nats_server: &Path, signals: &mut Signals) -> Result<UpOutcome, UpError> {
+async fn run(
+    job: &Job,
+    nats_server: &Path,
+    signals: &mut Signals,
+    show: impl FnOnce(&UpOutcome),
+) -> Result<UpOutcome, UpError> {
     let mut group = Group::prepare(job, nats_server)?;
-    let view = View::new(&group.fleet);
+    let mut view = View::new(&group.fleet);
     view.say(&format!("seed {}, {} kills, logs in {}", job.seed, job.kills, group.fleet.logs().display()));
     let started = tokio::select! {
         started = group.start(|fleet, event| view.happened(fleet, &event)) => started.map_err(UpError::from),
@@ -127,10 +134,27 @@ async fn run(job: &Job, nats_server: &Path, signals: &mut Signals) -> Result<UpO
         Ok(()) => served(job, &mut group, &view, signals).await,
         Err(error) => Err(error),
     };
-    for name in group.stop().await {
-        view.say(&format!("{name} did not end and was killed"));
+    view.end_table();
+    if let Ok(outcome) = &outcome {
+        show(outcome);
     }
-    outcome
+    ended(&mut group, &view, signals.next()).await.and(outcome)
+}
+
+/// Ends the processes in order, or at once when the signal of a number comes meanwhile.
+async fn ended(group: &mut Group, view: &View, signal: impl Future<Output = u8>) -> Result<(), UpError> {
+    tokio::select! {
+        killed = group.stop() => {
+            for name in killed {
+                view.say(&format!("{name} did not end and was killed"));
+            }
+            Ok(())
+        }
+        signal = signal => {
+            group.kill().await;
+            Err(UpError::Interrupted(signal))
+        }
+    }
 }
 
 async fn served(job: &Job, group: &mut Group, view: &View, signals: &mut Signals) -> Result<UpOutcome, UpError> {
@@ -182,19 +206,20 @@ impl<'a> Running<'a> {
     async fn through(&mut self, bus: &Arc<dyn Bus>) -> Result<UpOutcome, UpError> {
         self.serve().await?;
         let wall_s = self.started.elapsed().as_secs_f64();
-        let client = watch::client(bus, &self.group.group.config.group.name, DEADLINE);
-        self.settle(&client).await?;
-        let index = figures(&client, Address::Index).await?;
+        let config = self.group.group.config.clone();
+        let client = watch::client(bus, &config.group.name, DEADLINE);
+        let index = self.beside(settled(&client)).await?;
+        // What ends from here on has told already what it moved.
         let moved = self.watch.moved(&index);
         if self.job.kills > 0 {
-            let kept = self.sealed.check(&self.group.pool_files(), &client).await?;
+            let (mut sealed, pools) = (std::mem::take(&mut self.sealed), self.group.pool_files());
+            let kept = self.beside(async { Ok(sealed.check(&pools, &client).await?) }).await?;
             self.figures.keep(kept, moved.evicted_l2);
         }
-        let config = self.group.group.config.clone();
-        let leaked_pages = flush_all(&client, u64::from(config.l1.pages) + u64::from(config.l2.pages)).await?;
+        let capacity_pages = u64::from(config.l1.pages) + u64::from(config.l2.pages);
+        let leaked_pages = self.beside(async { Ok(flush_all(&client, capacity_pages).await?) }).await?;
         self.end_engine().await?;
         let (bytes_verified, mismatches) = self.drive.verified();
-        let HitPages { l1, l2 } = HitPages { l1: self.drive.hit_pages.l1, l2: self.drive.hit_pages.l2 };
         let outcome = Outcome {
             trace: self.job.name.clone(),
             bus: config.bus.kind.name(),
@@ -203,14 +228,14 @@ impl<'a> Running<'a> {
             requests: self.drive.given(),
             requests_ended: self.drive.ended,
             full_pages: self.drive.full_pages,
-            hit_pages: HitPages { l1, l2 },
+            hit_pages: self.drive.hit_pages.into(),
             per_request_sha256: hash_of(self.drive.hits.iter().map(|pages| u64::from(*pages))),
             pages: moved,
             handovers: 0,
             bytes_verified,
             mismatches,
             leaked_pages,
-            refusals: self.drive.totals.refusals.clone(),
+            refusals: self.drive.totals.as_ref().map(|totals| totals.refusals.clone()).unwrap_or_default(),
             wall_s,
             latency_us: self.drive.latency_us(),
             control_only: false,
@@ -246,12 +271,34 @@ impl<'a> Running<'a> {
                 }
                 () = sleep_until(due.unwrap_or_else(Instant::now)), if due.is_some() => self.kill()?,
                 _ = second.tick() => {
-                    self.group.fleet.sample();
-                    self.draw();
+                    self.sample();
                     self.is_moving()?;
                 }
             }
         }
+    }
+
+    /// Does `work` behind the last request, while the processes are watched as they were before it.
+    async fn beside<T>(&mut self, work: impl Future<Output = Result<T, UpError>>) -> Result<T, UpError> {
+        let mut work = pin!(work);
+        let mut second = interval(SECOND);
+        second.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                done = &mut work => return done,
+                event = self.group.fleet.next() => {
+                    let event = event?;
+                    self.happened(event)?;
+                }
+                _ = second.tick() => self.sample(),
+            }
+        }
+    }
+
+    fn sample(&mut self) {
+        self.group.fleet.sample();
+        self.draw();
     }
 
     /// Whether new requests are to be sent: until their number, their time and the kills are reached.
@@ -354,24 +401,11 @@ impl<'a> Running<'a> {
         members.chain(logs).collect::<Vec<_>>().join("\n")
     }
 
-    /// Waits until nothing runs: sessions that a dead engine left, and backups, have ended then.
-    async fn settle(&mut self, client: &Client) -> Result<(), UpError> {
-        let until = Instant::now() + SETTLE_MAX;
-        loop {
-            let index = figures(client, Address::Index).await?;
-            let running: u64 = ["index.sessions", "index.in_flight"].iter().map(|name| named(&index, name)).sum();
-            if running == 0 || Instant::now() >= until {
-                return Ok(());
-            }
-            sleep(SETTLE_PAUSE).await;
-        }
-    }
-
-    /// Ends the engine in order, and takes its totals.
+    /// Ends the engine in order, and takes its totals: what it still exports behind them is not waited for here.
     async fn end_engine(&mut self) -> Result<(), UpError> {
         self.group.fleet.end_input(self.group.engine);
         let until = Instant::now() + SETTLE_MAX;
-        while self.group.fleet.members()[self.group.engine].state() != State::Over {
+        while self.drive.totals.is_none() && self.group.fleet.members()[self.group.engine].state() != State::Over {
             let Ok(event) = timeout_at(until, self.group.fleet.next()).await else { return Ok(()) };
             self.happened(event?)?;
         }
@@ -401,6 +435,19 @@ impl<'a> Running<'a> {
         }
         let rank = self.group.ranks.iter().position(|rank| *rank == place)?;
         Some(Address::Rank(Rank(u8::try_from(rank).ok()?)))
+    }
+}
+
+/// Waits until nothing runs: sessions that a dead engine left, and backups, have ended then. What the index says then.
+async fn settled(client: &Client) -> Result<Figures, UpError> {
+    let until = Instant::now() + SETTLE_MAX;
+    loop {
+        let index = figures(client, Address::Index).await?;
+        let running: u64 = ["index.sessions", "index.in_flight"].iter().map(|name| named(&index, name)).sum();
+        if running == 0 || Instant::now() >= until {
+            return Ok(index);
+        }
+        sleep(SETTLE_PAUSE).await;
     }
 }
 

@@ -61,6 +61,13 @@ impl View {
         }
     }
 
+    /// Takes the table away, so that others can write where it stood.
+    pub(super) fn end_table(&mut self) {
+        for bar in self.rows.take().iter().flat_map(|(_, bars)| bars) {
+            bar.finish_and_clear();
+        }
+    }
+
     /// Draws the table; `figure` tells one telling figure of each process.
     pub(super) fn draw(&self, fleet: &Fleet, figure: impl Fn(usize) -> String) {
         let Some((_, bars)) = &self.rows else { return };
@@ -78,8 +85,6 @@ impl View {
 
 impl Drop for View {
     fn drop(&mut self) {
-        for bar in self.rows.iter().flat_map(|(_, bars)| bars) {
-            bar.finish_and_clear();
-        }
+        self.end_table();
     }
 }
