@@ -26,14 +26,8 @@ impl Receiver {
             }
             // The new one begins with a repeat, after the index has taken in the end of this one.
             Standing::Above => self.fail(now, from.op, "a higher attempt is expected".to_owned(), out),
-            Standing::Over => {
-                self.counts.duplicates += 1;
-                self.refuse(from, WrongState::new(from.op, "settled"), out);
-            }
-            Standing::Stale => {
-                self.counts.stale += 1;
-                self.refuse(from, WrongState::new(from.op, SUPERSEDED), out);
-            }
+            Standing::Over => self.say_ended(from, msg.attempt, out),
+            Standing::Stale => self.say_superseded(from, msg.attempt, out),
         }
     }
 

@@ -13,12 +13,11 @@ use crate::protocol::{
 impl Receiver {
     /// The index gives an attempt up.
     pub(super) fn unexpect(&mut self, now: Time, from: &Sender, msg: &Unexpect, out: &mut Vec<Effect>) {
-        let not_arriving = |cause: &str| NotArriving { attempt: msg.attempt, cause: cause.to_owned() };
         match self.standing(from.op, msg.attempt) {
             Standing::New => {
                 // A request to begin it may still be on its way.
                 let failure = "it had not begun";
-                tell(from.op, not_arriving(failure).into(), &from.trace, out);
+                say_not_arriving(from, msg.attempt, failure, out);
                 self.ended.note(now, from.op, Outcome { attempt: msg.attempt, failure: Some(failure.to_owned()) });
                 if let Some(offer) = self.offers.get(&from.op).filter(|offer| offer.attempt <= msg.attempt) {
                     let cease = Cease { attempt: offer.attempt, cause: brief(&msg.cause) };
@@ -28,15 +27,23 @@ impl Receiver {
             }
             // The one it means must not begin: it is answered when the one that runs is settled.
             Standing::Running | Standing::Above => self.fail(now, from.op, brief(&msg.cause), out),
-            Standing::Over => {
-                self.counts.duplicates += 1;
-                let failure = self.ended.get(from.op).and_then(|outcome| outcome.failure.clone());
-                if let Some(cause) = failure {
-                    tell(from.op, not_arriving(&cause).into(), &from.trace, out);
-                }
-            }
-            Standing::Stale => tell(from.op, not_arriving(SUPERSEDED).into(), &from.trace, out),
+            Standing::Over => self.say_ended(from, msg.attempt, out),
+            Standing::Stale => self.say_superseded(from, msg.attempt, out),
         }
+    }
+
+    /// Tells the index again of an attempt that it has settled: that it failed. It knows what arrived.
+    pub(super) fn say_ended(&mut self, from: &Sender, attempt: u32, out: &mut Vec<Effect>) {
+        self.counts.duplicates += 1;
+        if let Some(cause) = self.ended.get(from.op).and_then(|outcome| outcome.failure.as_deref()) {
+            say_not_arriving(from, attempt, cause, out);
+        }
+    }
+
+    /// Tells the index of an attempt below one that is known. A refusal would not say which of them it means.
+    pub(super) fn say_superseded(&mut self, from: &Sender, attempt: u32, out: &mut Vec<Effect>) {
+        self.counts.stale += 1;
+        say_not_arriving(from, attempt, SUPERSEDED, out);
     }
 
     /// The index has taken the end in.
@@ -251,4 +258,8 @@ impl Receiver {
         out.extend(running.span(now, op, &self.config, Err(&cause)).map(Effect::span));
         running.state = State::NotArriving { cause };
     }
+}
+
+fn say_not_arriving(from: &Sender, attempt: u32, cause: &str, out: &mut Vec<Effect>) {
+    tell(from.op, NotArriving { attempt, cause: cause.to_owned() }.into(), &from.trace, out);
 }

@@ -11,6 +11,8 @@ mod conversation;
 mod endings;
 mod op;
 mod peers;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

@@ -26,7 +26,7 @@ impl Sender {
                 }
             }
             Standing::Over => self.say_outcome(from, out),
-            Standing::Stale => self.refuse_stale(from, out),
+            Standing::Stale => self.say_superseded(from, msg.attempt, out),
         }
     }
 
@@ -36,7 +36,7 @@ impl Sender {
             Standing::New => return self.end_unopened(now, from, msg.attempt, out),
             Standing::Above => return self.stop(now, from.op, "a higher attempt was opened", out),
             Standing::Over => return self.say_outcome(from, out),
-            Standing::Stale => return tell(from.op, over(msg.attempt, Some(SUPERSEDED)), &from.trace, out),
+            Standing::Stale => return self.say_superseded(from, msg.attempt, out),
             Standing::Running => self.ops.get(&from.op),
         };
         let Some(running) = running else { return };
@@ -68,7 +68,7 @@ impl Sender {
             Standing::New => return self.end_unopened(now, from, msg.attempt, out),
             Standing::Above => return self.stop(now, from.op, "a higher attempt was opened", out),
             Standing::Over => return self.say_outcome(from, out),
-            Standing::Stale => return tell(from.op, over(msg.attempt, Some(SUPERSEDED)), &from.trace, out),
+            Standing::Stale => return self.say_superseded(from, msg.attempt, out),
             Standing::Running => self.ops.get(&from.op),
         };
         let Some(running) = running else { return };
@@ -117,7 +117,7 @@ impl Sender {
                 self.forget_ceasing(now, from.op);
             }
             Standing::Over => self.say_outcome(from, out),
-            Standing::Stale => tell(from.op, over(msg.attempt, Some(SUPERSEDED)), &from.trace, out),
+            Standing::Stale => self.say_superseded(from, msg.attempt, out),
         }
     }
 
@@ -353,9 +353,10 @@ impl Sender {
         }
     }
 
-    fn refuse_stale(&mut self, from: &Speaker, out: &mut Vec<Effect>) {
+    /// What is told of an attempt below one that is known. A refusal would not say which of them it means.
+    fn say_superseded(&mut self, from: &Speaker, attempt: u32, out: &mut Vec<Effect>) {
         self.counts.stale += 1;
-        self.refuse(from, WrongState::new(from.op, SUPERSEDED), out);
+        tell(from.op, over(attempt, Some(SUPERSEDED)), &from.trace, out);
     }
 
     /// Where what a peer says of an attempt that does not run is answered to.

@@ -10,6 +10,8 @@ mod conversation;
 mod op;
 mod peers;
 mod pushes;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 

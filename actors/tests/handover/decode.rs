@@ -102,7 +102,7 @@ impl Decode {
     }
 
     /// What the index hears of its receiver.
-    pub(crate) fn hear(&mut self, now: Time, op: OpId, msg: IndexNews, said: &mut Said) {
+    pub(crate) fn hear(&mut self, op: OpId, msg: IndexNews, said: &mut Said) {
         let (attempt, end) = match msg {
             IndexNews::Expected(expected) => {
                 if self.waits.get(&op).is_some_and(|wait| wait.attempt == expected.attempt) {
@@ -132,7 +132,6 @@ impl Decode {
         }
         let settled = HandoverSettled { attempt };
         said.push((Address::Index, op, Outgoing::Receiver(settled.into())));
-        let _ = now;
     }
 
     /// What the rank is ordered to do.

@@ -1,5 +1,6 @@
 //! A sender and a receiver against each other: whole handovers, and what is left of those that break.
 
+mod chaos;
 mod decode;
 mod prefill;
 mod world;
@@ -96,5 +97,76 @@ fn whoever_dies_in_whatever_state_ends_both_sides_and_the_next_attempt_works() {
                 world.replace_prefill_rank(hicached_actors::protocol::Rank(rank), 0x40 + rank);
             }
         });
+    }
+}
+
+#[test]
+fn pages_that_a_rank_may_still_write_are_free_only_when_it_has_stopped() {
+    let mut world = World::new(4);
+    world.prefill.holds = true;
+    world.begin(transfer(1), 1, 300, 0);
+    world.run_for(1_000);
+    world.unexpect(transfer(1));
+    world.run();
+    assert!(matches!(world.decode.ends.get(&(transfer(1), 1)), Some(Err(_))));
+    assert_eq!((counter(&world.receiver, "receiver.drained"), counter(&world.receiver, "receiver.fenced")), (1, 0));
+    world.push_held();
+    assert_eq!(world.decode.refused, 0, "nothing was left to push");
+}
+
+#[test]
+fn what_a_dead_sender_left_behind_is_fenced_when_its_lease_has_run_out() {
+    let mut world = World::new(4);
+    world.prefill.holds = true;
+    world.begin(transfer(1), 1, 300, 0);
+    world.run_for(1_000);
+    world.replace_prefill(0x31);
+    world.unexpect(transfer(1));
+    world.run_for(1_000);
+    assert_eq!(world.decode.ends.get(&(transfer(1), 1)), None, "its ranks may write");
+    world.run_for(2_000);
+    assert!(matches!(world.decode.ends.get(&(transfer(1), 1)), Some(Err(_))));
+    assert_eq!(counter(&world.receiver, "receiver.fenced"), 1);
+    world.push_held();
+    assert_eq!(world.decode.refused, 5, "late pages of the dead");
+}
+
+#[test]
+fn transfers_that_prefill_gives_up_end_on_both_sides_without_waiting_for_a_timer() {
+    let mut world = World::new(4);
+    world.prefill.holds = true;
+    for n in 1..=64 {
+        world.begin(transfer(n), 1, 256, 0);
+    }
+    world.run_for(1_000);
+    for n in 1..=64 {
+        world.stop(transfer(n));
+    }
+    world.run_for(2_000);
+    assert!(world.is_quiet());
+    let failed = world.decode.ends.values().filter(|end| end.is_err()).count();
+    assert_eq!((failed, world.decode.ends.len()), (64, 64), "each has one end");
+}
+
+#[cfg(feature = "planted-faults")]
+mod planted {
+    use super::*;
+    use hicached_actors::faults::{Fault, Faults};
+
+    #[test]
+    #[should_panic(expected = "has ended, and bytes can land")]
+    fn pages_given_up_by_a_timer_are_found() {
+        let mut world = World::with_faults(5, Faults::planted(Fault::TransferFreedByTimer));
+        world.prefill.holds = true;
+        world.begin(transfer(1), 1, 300, 0);
+        world.run();
+    }
+
+    #[test]
+    #[should_panic(expected = "position 0")]
+    fn a_position_that_is_off_by_one_is_found() {
+        let mut world = World::with_faults(5, Faults::planted(Fault::TransferPositionOffByOne));
+        world.begin(transfer(1), 1, 300, 0);
+        world.run();
     }
 }

@@ -1,6 +1,6 @@
 //! Two groups on one bus: their machines, and indexes and ranks that do what is asked of them.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 
 use hicached_actors::calls::draw;
 use hicached_actors::faults::Faults;
@@ -33,12 +33,13 @@ pub(crate) struct World {
 /// What is on its way, and what becomes of it there.
 #[derive(Default)]
 pub(crate) struct Bus {
-    letters: VecDeque<Letter>,
+    letters: BTreeMap<(Time, u64), Letter>,
+    sent: u64,
     /// Of a hundred messages so many are lost, and so many come twice.
     pub(crate) lost: u64,
     pub(crate) twice: u64,
-    /// Whether messages overtake each other.
-    pub(crate) is_unordered: bool,
+    /// Whether messages take their time and overtake each other; a few come when others have stopped waiting.
+    pub(crate) is_slow: bool,
 }
 
 /// One of the two groups.
@@ -145,29 +146,31 @@ impl World {
         let end = self.now.plus_ms(HANG_MS);
         while !self.is_quiet() {
             assert!(self.now < end, "{} seed hangs:\n{:#?}\n{:#?}", self.seed, self.sender, self.receiver);
-            self.step();
+            assert!(self.step(), "nothing runs, and somebody waits");
         }
     }
 
     /// Runs for so long.
     pub(crate) fn run_for(&mut self, ms: u64) {
         let end = self.now.plus_ms(ms);
-        while !self.bus.letters.is_empty() || self.next_time().is_some_and(|at| at <= end) {
+        while self.next_time().is_some_and(|at| at <= end) {
             self.step();
         }
         self.now = end;
     }
 
-    /// Delivers the next message, or goes to the next deadline when there is none; whether there is anything to do.
-    pub(crate) fn step(&mut self) {
-        let at = match (self.bus.letters.len() as u64, self.bus.is_unordered) {
-            (0, _) => return self.wait(),
-            (letters, true) => (draw(&mut self.seed) % letters) as usize,
-            (_, false) => 0,
-        };
-        if let Some(letter) = self.bus.letters.remove(at) {
-            self.deliver(letter);
+    /// Delivers the next message, or acts on the next deadline when that comes first; whether there is any.
+    pub(crate) fn step(&mut self) -> bool {
+        let Some(at) = self.next_time() else { return false };
+        self.now = self.now.max(at);
+        match self.bus.letters.first_entry() {
+            Some(letter) if letter.key().0 <= self.now => {
+                let letter = letter.remove();
+                self.deliver(letter);
+            }
+            Some(_) | None => self.wake(),
         }
+        true
     }
 
     /// Whether nothing runs and nobody waits.
@@ -179,12 +182,11 @@ impl World {
     fn next_time(&self) -> Option<Time> {
         let machines = [self.sender.next_deadline(), self.receiver.next_deadline()];
         let indexes = [self.prefill.calls.next_deadline(), self.decode.calls.next_deadline()];
-        machines.into_iter().flatten().map(|(at, _)| at).chain(indexes.into_iter().flatten()).min()
+        let letter = self.bus.letters.keys().next().map(|(due, _)| *due);
+        machines.into_iter().flatten().map(|(at, _)| at).chain(indexes.into_iter().flatten()).chain(letter).min()
     }
 
-    fn wait(&mut self) {
-        let Some(at) = self.next_time() else { panic!("nothing runs, and somebody waits") };
-        self.now = self.now.max(at);
+    fn wake(&mut self) {
         let mut out = Vec::new();
         self.sender.wake(self.now, &mut out);
         self.sender.check_invariants();
@@ -195,7 +197,9 @@ impl World {
         self.post(Side::Decode, Address::Receiver, out);
         self.say(Side::Prefill, |world, said| world.prefill.wake(world.now, said));
         self.say(Side::Decode, |world, said| world.decode.wake(world.now, said));
-        self.push_held();
+        if !self.prefill.holds {
+            self.push_held();
+        }
     }
 
     /// Ranks that held pushes back carry them out.
@@ -231,7 +235,7 @@ impl World {
     fn tell_index(&mut self, side: Side, op: OpId, msg: IndexNews) {
         self.say(side, |world, said| match side {
             Side::Prefill => world.prefill.hear(world.now, op, msg, said),
-            Side::Decode => world.decode.hear(world.now, op, msg, said),
+            Side::Decode => world.decode.hear(op, msg, said),
         });
     }
 
@@ -270,10 +274,16 @@ impl World {
         if fate < self.bus.lost {
             return;
         }
-        if fate < self.bus.lost + self.bus.twice {
-            self.bus.letters.push_back(letter.clone());
+        let copies = 1 + u64::from(fate < self.bus.lost + self.bus.twice);
+        for _ in 0..copies {
+            let delay_ms = match (self.bus.is_slow, draw(&mut self.seed)) {
+                (false, _) => 0,
+                (true, chance) if chance.is_multiple_of(50) => chance / 50 % LATE_MS,
+                (true, chance) => chance / 50 % SLOW_MS,
+            };
+            self.bus.sent += 1;
+            self.bus.letters.insert((self.now.plus_ms(delay_ms), self.bus.sent), letter.clone());
         }
-        self.bus.letters.push_back(letter);
     }
 
     const fn control(&self, side: Side) -> Incarnation {
@@ -320,5 +330,9 @@ fn manifest(cp_size: u8) -> Manifest {
     }
 }
 
+/// How long a slow message takes.
+const SLOW_MS: u64 = 30;
+/// How long a late message takes: longer than leases, and than an attempt.
+const LATE_MS: u64 = 10_000;
 /// Whoever waits longer than two of the longest timers waits for ever.
 const HANG_MS: u64 = 700_000;
