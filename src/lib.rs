@@ -10,3 +10,5 @@ pub mod rank;
 pub mod replay;
 pub mod shell;
 pub mod telemetry;
+mod threads;
+pub mod wire;

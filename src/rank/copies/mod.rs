@@ -57,14 +57,7 @@ impl CopyThreads {
     }
 
     fn spawn(&mut self, name: String, run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
-        let run = || {
-            // A job whose thread died would never end and its pages never be free: the process ends instead, and
-            // the next incarnation is the restart.
-            let bomb = AbortOnPanic;
-            run();
-            drop(bomb);
-        };
-        self.threads.push(std::thread::Builder::new().name(name).spawn(run)?);
+        self.threads.push(crate::threads::spawn(name, run)?);
         Ok(())
     }
 
@@ -155,15 +148,5 @@ impl Events {
 impl std::fmt::Debug for Events {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Events")
-    }
-}
-
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::process::abort();
-        }
     }
 }

@@ -1,0 +1,222 @@
+//! One connection of a launch: frames out, as many as the window holds, acknowledgements in.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs as _};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::frame::{ACK_BYTES, Ack, Header};
+use super::socket::{Moved, Socket, Wait, advance, span_of};
+use super::{TcpSettings, checksum};
+use crate::wire::Cause;
+use crate::wire::lane::Lane;
+use crate::wire::piece::Piece;
+use crate::wire::pushes::Running;
+
+/// What the threads of one peer share.
+#[derive(Debug)]
+pub(super) struct Peer {
+    /// The address, without the backend's name.
+    pub(super) address: String,
+    pub(super) lane: Arc<Lane>,
+    pub(super) running: Arc<Running>,
+    pub(super) settings: TcpSettings,
+}
+
+impl Peer {
+    /// Sends what stands in the lane until it is closed.
+    pub(super) fn work(&self) {
+        let mut link: Option<Link<'_>> = None;
+        while let Some(piece) = self.lane.wait() {
+            if piece.job.is_stopping() {
+                self.running.dropped(&piece);
+                continue;
+            }
+            // A receiver that was restarted at the same address has left a connection that only looks alive.
+            link = link.filter(|link| !link.socket.is_stale());
+            let connected = match link.take() {
+                Some(link) => Ok(link),
+                None => Link::connect(self),
+            };
+            let mut open = match connected {
+                Ok(open) => open,
+                Err(error) => {
+                    let cause = Cause::Unreachable { endpoint: self.address.clone(), error: error.to_string() };
+                    self.running.lost(&piece, cause.clone());
+                    self.running.fail_queued(&self.lane, &cause);
+                    continue;
+                }
+            };
+            match open.drive(piece) {
+                Ok(()) => link = Some(open),
+                Err(error) => open.abandon(&error),
+            }
+        }
+    }
+
+    fn window_bytes(&self) -> u64 {
+        self.settings.window_bytes.div_ceil(self.settings.streams as u64)
+    }
+}
+
+/// An open connection.
+#[derive(Debug)]
+struct Link<'a> {
+    peer: &'a Peer,
+    socket: Socket,
+    /// Frames without an answer, oldest first; the last may be on its way out.
+    flying: VecDeque<(u32, Piece)>,
+    flying_bytes: u64,
+    number: u32,
+    /// The acknowledgement that is being read.
+    ack: [u8; ACK_BYTES],
+    ack_bytes: usize,
+    /// When something last moved.
+    moved: Instant,
+}
+
+impl<'a> Link<'a> {
+    fn connect(peer: &'a Peer) -> io::Result<Self> {
+        let mut last = io::Error::new(io::ErrorKind::NotFound, "the address stands for no host");
+        for address in peer.address.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, peer.settings.connect).and_then(Socket::new) {
+                Ok(socket) => {
+                    let (flying, ack, moved) = (VecDeque::new(), [0; ACK_BYTES], Instant::now());
+                    return Ok(Self { peer, socket, flying, flying_bytes: 0, number: 0, ack, ack_bytes: 0, moved });
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Sends `piece` and what is ready behind it, until every frame is answered and nothing is ready.
+    fn drive(&mut self, piece: Piece) -> io::Result<()> {
+        self.moved = Instant::now();
+        self.send(piece)?;
+        loop {
+            while self.flying_bytes < self.peer.window_bytes()
+                && let Some(piece) = self.peer.lane.try_take()
+            {
+                if piece.job.is_stopping() {
+                    self.peer.running.dropped(&piece);
+                } else {
+                    self.send(piece)?;
+                }
+            }
+            if self.flying.is_empty() {
+                return Ok(());
+            }
+            if !self.read_acks()? {
+                // With room in the window it looks for further pieces soon.
+                let room = self.flying_bytes < self.peer.window_bytes();
+                self.pause(Wait::Read, if room { LOOK } else { PATIENCE })?;
+            }
+        }
+    }
+
+    fn send(&mut self, piece: Piece) -> io::Result<()> {
+        let rows = piece.positions();
+        let spans = piece.spans();
+        let sum = self.peer.settings.checksum.then(|| checksum::of(&spans));
+        self.number = self.number.wrapping_add(1);
+        let mut head = Header::of(&piece.claiming(&rows), self.number, sum).encode(&rows);
+        let mut parts = Vec::with_capacity(1 + spans.len());
+        parts.push(span_of(&mut head));
+        parts.extend(spans);
+        self.flying_bytes += piece.bytes;
+        self.flying.push_back((self.number, piece));
+        let (mut first, mut left) = (0, parts.iter().map(|part| part.bytes).sum::<usize>());
+        while left > 0 {
+            match self.socket.write(&parts[first..])? {
+                Moved::Bytes(bytes) => {
+                    advance(&mut parts, &mut first, bytes);
+                    left -= bytes;
+                    self.moved = Instant::now();
+                }
+                Moved::Later => {
+                    if !self.read_acks()? {
+                        self.pause(Wait::Both, PATIENCE)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the acknowledgements that are there; whether any bytes were.
+    fn read_acks(&mut self) -> io::Result<bool> {
+        let mut any = false;
+        while !self.flying.is_empty() {
+            match self.socket.read(&[span_of(&mut self.ack[self.ack_bytes..])])? {
+                Moved::Later => break,
+                Moved::Bytes(bytes) => {
+                    any = true;
+                    self.moved = Instant::now();
+                    self.ack_bytes += bytes;
+                }
+            }
+            if self.ack_bytes == ACK_BYTES {
+                self.ack_bytes = 0;
+                let ack = Ack::decode(&self.ack).ok_or_else(|| wrong("an acknowledgement that nobody gives"))?;
+                self.answered(ack)?;
+            }
+        }
+        Ok(any)
+    }
+
+    fn answered(&mut self, ack: Ack) -> io::Result<()> {
+        let Some((_, piece)) = self.flying.pop_front_if(|(number, _)| *number == ack.number || ack.number == 0) else {
+            return Err(wrong("an acknowledgement of another frame"));
+        };
+        self.flying_bytes -= piece.bytes;
+        match ack.refusal {
+            None => self.peer.running.landed(&piece),
+            Some(refusal) => self.peer.running.refused(&piece, refusal),
+        }
+        Ok(())
+    }
+
+    /// Waits for the socket.
+    ///
+    /// # Errors
+    /// The lane was closed, or nothing has moved for too long: less is enough when a push is being stopped.
+    fn pause(&mut self, what: Wait, patience: Duration) -> io::Result<()> {
+        if self.socket.wait(what, patience)? {
+            return Ok(());
+        }
+        if self.peer.lane.is_closed() {
+            return Err(wrong("the sending rank ends"));
+        }
+        let still = self.moved.elapsed();
+        let stopping = || self.flying.iter().any(|(_, piece)| piece.job.is_stopping());
+        if still >= self.peer.settings.idle || (still >= self.peer.settings.stop && stopping()) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        Ok(())
+    }
+
+    /// The connection ends, and with it what is on its way.
+    fn abandon(self, error: &io::Error) {
+        let endpoint = self.peer.address.clone();
+        let cause = match error.kind() {
+            io::ErrorKind::TimedOut => Cause::Stalled { endpoint, ms: self.moved.elapsed().as_millis() as u64 },
+            _ => Cause::Broken { endpoint, error: error.to_string() },
+        };
+        // Closed first: of what is told to be lost nothing is read from the pool any more.
+        self.socket.reset();
+        for (_, piece) in self.flying {
+            self.peer.running.lost(&piece, cause.clone());
+        }
+    }
+}
+
+fn wrong(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Between two looks at a lane while acknowledgements are waited for and the window has room.
+const LOOK: Duration = Duration::from_millis(1);
+/// Between two looks at whether a peer that takes nothing is to be given up.
+const PATIENCE: Duration = Duration::from_millis(20);

@@ -1,0 +1,229 @@
+//! Raw reads and writes of a connection: memory that other processes map goes in and out without ever being a slice.
+
+use std::io;
+use std::net::TcpStream;
+use std::os::fd::AsRawFd as _;
+use std::time::{Duration, Instant};
+
+use crate::wire::pool::Span;
+
+/// A connection that never blocks.
+#[derive(Debug)]
+pub(super) struct Socket {
+    stream: TcpStream,
+}
+
+/// What a call did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moved {
+    /// So many bytes, at least one.
+    Bytes(usize),
+    /// Nothing can be moved for the moment.
+    Later,
+}
+
+/// What a connection is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// Bytes to read.
+    Read,
+    /// Room to write.
+    Write,
+    /// Either.
+    Both,
+}
+
+impl Socket {
+    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        stream.set_nodelay(true)?;
+        Ok(Self { stream })
+    }
+
+    /// Reads into the first spans.
+    ///
+    /// # Errors
+    /// The system's; [`io::ErrorKind::UnexpectedEof`] when the other side has closed.
+    pub(super) fn read(&self, into: &[Span]) -> io::Result<Moved> {
+        let mut parts = Parts::new(into);
+        let mut message = parts.message();
+        // SAFETY: `message` points to parts, each of which is mapped and writable memory that stays so for the call
+        // (contract of `Span`); the descriptor is open.
+        let read = unsafe { libc::recvmsg(self.stream.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
+        match moved(read)? {
+            Moved::Bytes(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            moved => Ok(moved),
+        }
+    }
+
+    /// Writes from the first spans.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn write(&self, from: &[Span]) -> io::Result<Moved> {
+        let mut parts = Parts::new(from);
+        let message = parts.message();
+        // SAFETY: `message` points to parts, each of which is mapped memory that stays so for the call (contract of
+        // `Span`); the descriptor is open.
+        let written =
+            unsafe { libc::sendmsg(self.stream.as_raw_fd(), &message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        moved(written)
+    }
+
+    /// Closes it at once: what the system has not sent yet is never sent.
+    pub(super) fn reset(self) {
+        let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+        let bytes = size_of::<libc::linger>() as libc::socklen_t;
+        let (fd, option) = (self.stream.as_raw_fd(), std::ptr::from_ref(&linger).cast());
+        // SAFETY: the descriptor is open, and `option` is a structure of so many bytes. Where it is refused the
+        // connection closes in the ordinary way, and the receiver's gate keeps out what still comes.
+        unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, option, bytes) };
+    }
+
+    /// Whether the other side has closed, or sent what nobody asked for.
+    pub(super) fn is_stale(&self) -> bool {
+        let mut byte = [0];
+        !matches!(self.stream.peek(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+    }
+
+    /// Waits until something can be moved, at most for `patience`; whether it can.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn wait(&self, what: Wait, patience: Duration) -> io::Result<bool> {
+        let events = match what {
+            Wait::Read => libc::POLLIN,
+            Wait::Write => libc::POLLOUT,
+            Wait::Both => libc::POLLIN | libc::POLLOUT,
+        };
+        let mut poll = libc::pollfd { fd: self.stream.as_raw_fd(), events, revents: 0 };
+        let ms = libc::c_int::try_from(patience.as_millis().max(1)).unwrap_or(libc::c_int::MAX);
+        // SAFETY: one structure, which the call reads and writes.
+        let ready = unsafe { libc::poll(&mut poll, 1, ms) };
+        if ready >= 0 {
+            return Ok(ready > 0);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) }
+    }
+
+    /// Waits for the first byte of what comes next, as long as it likes; `false` when the other side has closed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn begins(&self) -> io::Result<bool> {
+        let mut byte = [0];
+        loop {
+            match self.stream.peek(&mut byte) {
+                Ok(bytes) => return Ok(bytes > 0),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(Wait::Read, LONG).map(drop)?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Fills `bytes`; no pause is longer than `idle`.
+    ///
+    /// # Errors
+    /// The system's, [`io::ErrorKind::UnexpectedEof`], or [`io::ErrorKind::TimedOut`].
+    pub(super) fn fill(&self, bytes: &mut [u8], idle: Duration) -> io::Result<()> {
+        let mut left = span_of(bytes);
+        while left.bytes > 0 {
+            match self.read(&[left])? {
+                Moved::Bytes(read) => left = left.skip(read),
+                Moved::Later => self.readable(idle)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until something can be read.
+    ///
+    /// # Errors
+    /// The system's, or [`io::ErrorKind::TimedOut`] after `idle`.
+    pub(super) fn readable(&self, idle: Duration) -> io::Result<()> {
+        let began = Instant::now();
+        while !self.wait(Wait::Read, idle)? {
+            if began.elapsed() >= idle {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes all of `bytes`; no pause is longer than `idle`.
+    ///
+    /// # Errors
+    /// The system's, or [`io::ErrorKind::TimedOut`].
+    pub(super) fn write_all(&self, bytes: &[u8], idle: Duration) -> io::Result<()> {
+        let mut left = Span { start: std::ptr::NonNull::from(bytes).cast(), bytes: bytes.len() };
+        let mut last = Instant::now();
+        while left.bytes > 0 {
+            match self.write(&[left])? {
+                Moved::Bytes(written) => {
+                    left = left.skip(written);
+                    last = Instant::now();
+                }
+                Moved::Later => {
+                    if !self.wait(Wait::Write, idle)? && last.elapsed() >= idle {
+                        return Err(io::ErrorKind::TimedOut.into());
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Pieces of memory as a call wants them.
+struct Parts {
+    parts: Vec<libc::iovec>,
+}
+
+impl Parts {
+    fn new(spans: &[Span]) -> Self {
+        let part = |span: &Span| libc::iovec { iov_base: span.start.as_ptr().cast(), iov_len: span.bytes };
+        Self { parts: spans.iter().take(PARTS_MAX).map(part).collect() }
+    }
+
+    fn message(&mut self) -> libc::msghdr {
+        // SAFETY: all bytes of the structure may be zero.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = self.parts.as_mut_ptr();
+        message.msg_iovlen = self.parts.len();
+        message
+    }
+}
+
+/// Takes `moved` bytes off the front of `spans`.
+pub(super) fn advance(spans: &mut [Span], first: &mut usize, mut moved: usize) {
+    while moved > 0 {
+        let step = moved.min(spans[*first].bytes);
+        spans[*first] = spans[*first].skip(step);
+        moved -= step;
+        if spans[*first].bytes == 0 {
+            *first += 1;
+        }
+    }
+}
+
+/// Memory of this thread.
+pub(super) fn span_of(bytes: &mut [u8]) -> Span {
+    Span { start: std::ptr::NonNull::from(&mut *bytes).cast(), bytes: bytes.len() }
+}
+
+fn moved(result: isize) -> io::Result<Moved> {
+    if let Ok(bytes) = usize::try_from(result) {
+        return Ok(Moved::Bytes(bytes));
+    }
+    let error = io::Error::last_os_error();
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(Moved::Later),
+        _ => Err(error),
+    }
+}
+
+/// Between two looks at a connection on which nothing has begun.
+const LONG: Duration = Duration::from_secs(60);
+/// Pieces of memory one call takes.
+const PARTS_MAX: usize = 1_024;
