@@ -4,6 +4,10 @@
 //! The landing reads without waiting while it holds a grant open and waits without holding it, so that revoking never
 //! waits for a peer. A frame that is refused is read to its end and thrown away: the others on its connection go on.
 //! Whatever is no frame, stops in the middle of one, or is not read ends its connection alone.
+//!
+//! A push that ends over a connection that held has every frame answered: nothing of it is on the way. Where the
+//! connection broke or was given up it was reset, and what the receiver's system had taken by then may still be read:
+//! revoking the grant, which a receiver does before it uses a page again, keeps that out.
 
 mod checksum;
 mod frame;
