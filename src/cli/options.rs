@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use crate::cli::Failure;
-use crate::config::{Checked, ConfigRefused, Layers, load};
+use crate::config::{Checked, Config, ConfigRefused, Layers, load, pair_faults};
 use crate::shell::check_pools;
 
 /// Where a configuration comes from.
@@ -26,7 +26,7 @@ impl ConfigArgs {
     /// # Errors
     /// Every fault at once.
     pub fn checked(&self) -> Result<Checked, Failure> {
-        Ok(group(self.config.as_deref(), &self.set)?)
+        Ok(group(&layers(self.config.as_deref(), &self.set)?)?)
     }
 }
 
@@ -49,19 +49,24 @@ impl GroupsArgs {
     pub fn checked(&self) -> Result<Vec<Checked>, Failure> {
         let files: Vec<Option<&Path>> =
             if self.config.is_empty() { vec![None] } else { self.config.iter().map(|file| Some(&**file)).collect() };
-        let (mut groups, mut faults) = (Vec::new(), Vec::new());
+        let (mut read, mut groups, mut faults) = (Vec::new(), Vec::new(), Vec::new());
         let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for file in &files {
             let shown = file.map(|file| file.display().to_string()).unwrap_or_default();
-            match group(*file, &self.set) {
-                Ok(read) => {
-                    named.entry(read.config.group.name.clone()).or_default().push(shown);
-                    groups.push(read);
+            let checked = layers(*file, &self.set).and_then(|config| {
+                read.push(config.clone());
+                group(&config)
+            });
+            match checked {
+                Ok(checked) => {
+                    named.entry(checked.config.group.name.clone()).or_default().push(shown);
+                    groups.push(checked);
                 }
                 Err(refused) if files.len() == 1 => faults.extend(refused.faults),
                 Err(refused) => faults.extend(refused.faults.iter().map(|fault| format!("{shown}: {fault}"))),
             }
         }
+        faults.extend(pair_faults(&read));
         for (name, files) in named.iter().filter(|(_, files)| files.len() > 1) {
             faults
                 .push(format!("group.name is {name:?} in {}: give each group a name of its own", files.join(" and ")));
@@ -70,9 +75,13 @@ impl GroupsArgs {
     }
 }
 
-fn group(file: Option<&Path>, set: &[String]) -> Result<Checked, ConfigRefused> {
+fn layers(file: Option<&Path>, set: &[String]) -> Result<Config, ConfigRefused> {
     let layers = Layers { file: file.map(Path::to_owned), set: set.to_vec(), ..Layers::default() };
-    let group = load(&layers.with_environment())?.checked()?;
+    load(&layers.with_environment())
+}
+
+fn group(config: &Config) -> Result<Checked, ConfigRefused> {
+    let group = config.checked()?;
     check_pools(&group)?;
     Ok(group)
 }

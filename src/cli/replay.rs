@@ -28,6 +28,7 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<(), Failure> {
     let run = Run {
         name: args.trace.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         group: &job.group,
+        decode: job.decode.as_ref(),
         load: Load { sessions: args.concurrency as usize, chunk_tokens: job.chunk_tokens, abort_permille: 0, seed: 0 },
     };
     let progress = Progress::new("requests", job.sent.len() as u64);
@@ -38,10 +39,10 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<(), Failure> {
 }
 
 pub(super) fn demo(args: &DemoArgs) -> Result<(), Failure> {
-    let group = args.group()?;
-    let run = Run::demo(&group, args.seed);
+    let (prefill, decode) = args.groups()?;
+    let run = Run::demo(&prefill, Some(&decode), args.seed);
     let progress = Progress::new("requests", u64::from(args.requests));
-    let prompts = stream::iter(Workload::new(args.seed, &group.manifest).take(args.requests as usize));
+    let prompts = stream::iter(Workload::new(args.seed, &prefill.manifest).take(args.requests as usize));
     let outcome = runtime()?.block_on(run.run(prompts, None, |over| progress.at(over)))?;
     drop(progress);
     finish(&outcome, args.json)

@@ -124,7 +124,9 @@ impl<'a> Serving<'a> {
 fn not_started(group: &Checked, error: &StartError) -> Failure {
     let StartError::Rank { rank, source: RankError::Pool(pool) } = error else {
         return match error {
-            StartError::SmallMessages { .. } | StartError::Telemetry(_) => Failure::Usage(error.to_string()),
+            StartError::SmallMessages { .. } | StartError::Telemetry(_) | StartError::Transfer(_) => {
+                Failure::Usage(error.to_string())
+            }
             StartError::SecondLeader { .. } | StartError::Taken { .. } | StartError::Refused { .. } => {
                 Failure::Usage(format!("group {}: {error}", group.config.group.name))
             }

@@ -18,8 +18,15 @@ pub struct Actors {
 }
 
 /// The machines that share one control incarnation.
-pub const CONTROL: [Address; 5] =
-    [Address::Index, Address::Allocator, Address::Writer, Address::Loader, Address::Evictor];
+pub const CONTROL: [Address; 7] = [
+    Address::Index,
+    Address::Allocator,
+    Address::Writer,
+    Address::Loader,
+    Address::Evictor,
+    Address::Sender,
+    Address::Receiver,
+];
 
 impl Actors {
     /// The actors it names, of a group of `cp_size` ranks on a bus of `kind`.
@@ -74,13 +81,13 @@ fn name(actor: &Address) -> String {
     actor.to_string()
 }
 
-/// A list of texts; or one text with commas, which is all that the environment and a flag can write.
-fn list_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+/// A list of names; or one text with commas, which is all that the environment and a flag can write.
+pub(super) fn list_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     struct Names;
     impl<'de> Visitor<'de> for Names {
         type Value = Vec<String>;
         fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("a list of actors, or their names with commas")
+            f.write_str("a list of names, or one text with commas")
         }
         fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
             let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
@@ -111,10 +118,10 @@ mod tests {
     #[test]
     fn entries_stand_for_one_actor_or_for_several() {
         for (run, count) in [
-            (&["all"][..], 7),
-            (&["control"], 5),
+            (&["all"][..], 9),
+            (&["control"], 7),
             (&["ranks"], 2),
-            (&["control", "ranks"], 7),
+            (&["control", "ranks"], 9),
             (&["rank.1"], 1),
             (&["index", "loader", "rank.0"], 3),
         ] {

@@ -98,6 +98,7 @@ impl Config {
         let l2_room = faults.take("l2.free_room", FreeRoom::parse(&self.l2.free_room));
         self.check_pools(layout.as_ref().ok(), &mut faults);
         self.check_parts(&mut faults);
+        self.check_transfer(&mut faults);
         self.check_bus(&mut faults);
         self.check_rank(&mut faults);
         self.check_trace(&mut faults);
@@ -200,10 +201,6 @@ impl Config {
         faults.unless(storage == "none", || {
             format!("storage.backend is {storage:?}: use \"none\", there is no tier below host memory")
         });
-        let transfer = &self.transfer.backend;
-        faults.unless(transfer == "none", || {
-            format!("transfer.backend is {transfer:?}: use \"none\", this build has no transfers")
-        });
         let engine = &self.rank.copy_engine;
         faults.unless(engine == "cpu", || {
             let why = if engine == "cuda" { "this build has no CUDA engine" } else { "no other is known" };
@@ -245,6 +242,7 @@ impl Config {
             ("leases.session_ms", leases.session_ms),
             ("leases.rank_ms", leases.rank_ms),
             ("leases.control_ms", leases.control_ms),
+            ("leases.peer_ms", leases.peer_ms),
         ] {
             faults.unless((LEASE_MS_MIN..=LEASE_MS_MAX).contains(&ms), || {
                 format!("{key} is {ms}: make it {LEASE_MS_MIN}..={LEASE_MS_MAX}")
@@ -275,7 +273,7 @@ impl Config {
     }
 
     /// The components as both sides compare them.
-    fn manifest(&self) -> Manifest {
+    pub(super) fn manifest(&self) -> Manifest {
         let component = |row: &ComponentConfig| ComponentSpec {
             name: row.name.clone(),
             dtype: row.dtype.clone(),
@@ -302,10 +300,14 @@ impl ComponentConfig {
 }
 
 /// Faults found so far.
-struct Faults(Vec<String>);
+pub(super) struct Faults(Vec<String>);
 
 impl Faults {
-    fn unless(&mut self, good: bool, fault: impl FnOnce() -> String) {
+    pub(super) fn push(&mut self, fault: String) {
+        self.0.push(fault);
+    }
+
+    pub(super) fn unless(&mut self, good: bool, fault: impl FnOnce() -> String) {
         if !good {
             self.0.push(fault());
         }

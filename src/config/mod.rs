@@ -10,6 +10,7 @@ mod load;
 mod plan;
 #[cfg(test)]
 mod tests;
+mod transfer;
 
 use std::fmt;
 
@@ -20,6 +21,7 @@ pub use actors::{Actors, CONTROL};
 pub use check::{Checked, FreeRoom, message_bytes_for};
 pub use load::{DEFAULTS, Layers, load};
 pub use plan::{Plan, TierPlan};
+pub use transfer::{Transfer, pair_faults};
 
 /// Everything that can be configured.
 #[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
@@ -39,8 +41,8 @@ pub struct Config {
     pub cache: Cache,
     /// A tier below host memory.
     pub storage: Backend,
-    /// Transfers between ranks.
-    pub transfer: Backend,
+    /// Handovers to other groups, and from them.
+    pub transfer: Transfer,
     /// The message bus.
     pub bus: BusConfig,
     /// Every rank.
@@ -212,6 +214,8 @@ pub struct Leases {
     pub rank_ms: u64,
     /// Of a process that hosts machines of the control group.
     pub control_ms: u64,
+    /// Of the sender of another group.
+    pub peer_ms: u64,
 }
 
 /// What is exported of the way requests take.

@@ -35,7 +35,7 @@ impl RankMachine {
 
     /// Changes the engine once nothing copies for the old one.
     pub(super) fn attach_if_idle(&mut self, now: Time, out: &mut Vec<Effect>) {
-        if !self.jobs.is_empty() {
+        if !self.is_idle() {
             return;
         }
         let Some((attach, l1, op, _)) = self.attaching.take() else { return };

@@ -243,7 +243,7 @@ impl RankMachine {
     }
 
     /// Whether another op fits, and no new engine is waiting for the copies to end.
-    fn room(&self) -> Result<(), Refusal> {
+    pub(super) fn room(&self) -> Result<(), Refusal> {
         if self.attaching.is_some() {
             return Err(WrongState { what: format!("{:?}", self.rank), state: "its engine changes".to_owned() }.into());
         }

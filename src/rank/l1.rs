@@ -9,12 +9,16 @@ use hicached_client::shm::Segment;
 use hicached_kernels::layout::{Component, L1Layout, L1LayoutError, L1Region, Layout, RegisteredRegion};
 use hicached_kernels::shared_bytes::SharedBytes;
 
+use crate::wire::{Buffers, Pool};
+
 /// The engine's pool, mapped.
 #[derive(Debug)]
 pub(super) struct L1 {
     segment: Arc<Segment>,
     layout: L1Layout,
     engine: Incarnation,
+    /// The same, for what travels to other groups and from them.
+    pool: Arc<Pool>,
 }
 
 impl L1 {
@@ -47,7 +51,12 @@ impl L1 {
         }
         let segment = Segment::open(path).map_err(|error| Malformed::new("segment", error, "a file to map"))?;
         same("segment_bytes", attach.segment_bytes, segment.len_bytes())?;
-        Ok(Self { segment: Arc::new(segment), layout: l1_layout, engine: attach.engine })
+        let segment = Arc::new(segment);
+        let unfit =
+            |fault: &dyn std::fmt::Display| Refusal::from(Malformed::new("regions", fault, "those of the manifest"));
+        let buffers = Buffers::of(layout, &l1_layout).map_err(|missing| unfit(&missing))?;
+        let pool = Arc::new(Pool::new(segment.clone(), buffers).map_err(|fault| unfit(&fault))?);
+        Ok(Self { segment, layout: l1_layout, engine: attach.engine, pool })
     }
 
     /// The engine rank whose pool it is.
@@ -58,6 +67,11 @@ impl L1 {
     /// Where pages stand in it.
     pub(super) fn layout(&self) -> &L1Layout {
         &self.layout
+    }
+
+    /// The buffers that travel.
+    pub(super) fn pool(&self) -> &Arc<Pool> {
+        &self.pool
     }
 
     /// Path and bytes of the segment.

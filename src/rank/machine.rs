@@ -23,11 +23,12 @@ use super::layout::LayerCount;
 use super::ops::{OpKind, Ops};
 use super::orders::{BackupRows, Lane};
 use super::pool_file::PoolFile;
-use super::telling::{to_index, unsupported};
+use super::telling::to_index;
+use super::transfers::Wire;
 
 /// What a rank is made of.
 #[derive(Debug)]
-pub struct RankParts {
+pub(super) struct RankParts {
     /// Which rank of the group.
     pub rank: Rank,
     /// Ranks of the group.
@@ -41,6 +42,8 @@ pub struct RankParts {
     /// Whether stored records get checksums and loads compare them: a diagnostic that reads every byte again, each
     /// way.
     pub fingerprints: bool,
+    /// What carries its pages to and from other groups, if anything.
+    pub wire: Option<Wire>,
 }
 
 /// One rank: drives copies, answers messages. See the module for how it differs from a pure machine.
@@ -66,6 +69,7 @@ pub struct RankMachine {
     pub(super) jobs: BTreeMap<JobId, Running>,
     pub(super) next_job: u64,
     pub(super) claims: Claims,
+    pub(super) wire: Option<Wire>,
     /// The newest use of each load slot that the control incarnation has begun.
     pub(super) ring_uses: BTreeMap<u32, u64>,
     /// An engine that waits for the copies of its predecessor to stop.
@@ -125,8 +129,8 @@ pub(super) struct Counts {
 
 impl RankMachine {
     /// Starts a rank on `copies`; `notify` is called, from any thread, when [`Self::collect`] has something to do.
-    pub fn new(parts: RankParts, copies: Arc<CopyThreads>, notify: Notify) -> Self {
-        let RankParts { rank, cp_size, incarnation, layout, pool, fingerprints } = parts;
+    pub(super) fn new(parts: RankParts, copies: Arc<CopyThreads>, notify: Notify) -> Self {
+        let RankParts { rank, cp_size, incarnation, layout, pool, fingerprints, wire } = parts;
         if fingerprints {
             tracing::warn!(
                 rank = rank.0,
@@ -158,6 +162,7 @@ impl RankMachine {
             jobs: BTreeMap::new(),
             next_job: 0,
             claims: Claims::default(),
+            wire,
             ring_uses: BTreeMap::new(),
             attaching: None,
             watches: BTreeSet::new(),
@@ -186,6 +191,7 @@ impl RankMachine {
                 Event::Passed => {}
             }
         }
+        self.collect_wire(now, out);
         self.answer_watches(out);
         self.attach_if_idle(now, out);
     }
@@ -197,11 +203,20 @@ impl RankMachine {
             self.copies.forget_job(self.watch_id, running.job.id());
             running.job.stop(WrongState { what: format!("{:?}", self.rank), state: why.to_owned() }.into());
         }
+        if let Some(wire) = &mut self.wire {
+            wire.stop_all();
+        }
     }
 
-    /// Whether no copy runs.
+    /// Whether no copy runs, and nothing lands or is sent.
     pub fn is_idle(&self) -> bool {
-        self.jobs.is_empty()
+        self.jobs.is_empty() && self.wire.as_ref().is_none_or(Wire::is_idle)
+    }
+
+    /// What older control incarnations began and has not ended.
+    pub(super) fn old_ops(&self) -> u32 {
+        let copies = self.jobs.values().filter(|job| job.old).count();
+        (copies + self.wire.as_ref().map_or(0, Wire::old)) as u32
     }
 
     pub(super) fn lane(&self) -> Lane {
@@ -222,7 +237,7 @@ impl RankMachine {
             rank: self.rank,
             host_slots: self.pool.slots(),
             adopted_by: self.obeys.control,
-            old_ops: self.jobs.values().filter(|job| job.old).count() as u32,
+            old_ops: self.old_ops(),
             engine: self.l1.as_ref().map(|l1| l1.engine()).unwrap_or_default(),
             passed: self.passed(),
             adoptions: self.adoptions,
@@ -267,6 +282,9 @@ impl RankMachine {
         }
         self.stop_all("another control incarnation has taken the rank");
         self.jobs.values_mut().for_each(|running| running.old = true);
+        if let Some(wire) = &mut self.wire {
+            wire.forget_control();
+        }
         self.ops = Ops::default();
         self.ring_uses.clear();
         self.watches.clear();
@@ -389,9 +407,11 @@ impl Machine for RankMachine {
             RankIn::Unseal(msg) => self.unseal(from, &msg, out),
             RankIn::Stop(msg) => self.stop(now, from, &msg, out),
             RankIn::OpSettled(_) => drop(self.damaged.answered((from.op, 0))),
-            RankIn::Accept(_) | RankIn::Report(_) | RankIn::Revoke(_) | RankIn::Push(_) | RankIn::StopPush(_) => {
-                self.reject(from, unsupported(msg.code()), out);
-            }
+            RankIn::Accept(msg) => self.accept(from, &msg, out),
+            RankIn::Report(msg) => self.report(from, &msg, out),
+            RankIn::Revoke(msg) => self.revoke(from, &msg, out),
+            RankIn::Push(msg) => self.push(from, &msg, out),
+            RankIn::StopPush(msg) => self.stop_push(from, &msg, out),
         }
         self.collect(now, out);
     }
@@ -417,12 +437,9 @@ impl Machine for RankMachine {
             }
             Address::Writer => OpKind::Backup,
             Address::Loader => OpKind::Load,
-            Address::Allocator
-            | Address::Evictor
-            | Address::Sender
-            | Address::Receiver
-            | Address::Rank(_)
-            | Address::Engine => return,
+            Address::Sender => return self.pushed_again(RESYNC_ACKS_MAX, out),
+            // What a receiver waits for it asks for until it is answered.
+            Address::Allocator | Address::Evictor | Address::Receiver | Address::Rank(_) | Address::Engine => return,
         };
         for (op, ack) in self.ops.newest_acks(kind, RESYNC_ACKS_MAX) {
             self.acknowledge(kind, op, ack, &None, out);
@@ -432,12 +449,12 @@ impl Machine for RankMachine {
     fn check_invariants(&self) {
         assert!(self.jobs.values().all(|job| job.old || self.ops.get(job.op).is_some()), "a job without its op");
         assert!(!self.is_idle() || self.claims.len() == 0, "pages are claimed and nothing runs");
-        assert!(self.l1.is_some() || self.jobs.is_empty(), "copies without an engine's pool");
+        assert!(self.l1.is_some() || self.is_idle(), "copies without an engine's pool");
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let counts = self.counts;
-        vec![
+        let mut all = vec![
             ("rank.copies_in_flight", self.jobs.len() as u64),
             ("rank.ops", self.ops.len() as u64),
             ("rank.backups", counts.backups),
@@ -458,7 +475,9 @@ impl Machine for RankMachine {
             ("rank.damaged", counts.damaged),
             ("rank.damaged_open", self.damaged.len() as u64),
             ("rank.fingerprints", u64::from(self.fingerprints)),
-        ]
+        ];
+        all.extend(self.wire.iter().flat_map(Wire::figures));
+        all
     }
 }
 

@@ -22,6 +22,7 @@ mod pool_view;
 mod sealing;
 mod spans;
 mod telling;
+mod transfers;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,12 +31,16 @@ use hicached_actors::host::{Beside, Host, Output};
 use hicached_actors::machine::Trace;
 use hicached_actors::protocol::{Address, Busy, Incarnation, Manifest, Rank, Refusal, Time};
 
+use crate::wire::{Backend, StartError};
+
 pub use copies::{CopyThreads, Notify};
 pub use layout::{ManifestError, layout_of};
-pub use machine::{RankMachine, RankParts};
+pub use machine::RankMachine;
+use machine::RankParts;
 pub use page_table::{PageTable, Row, Sums};
 pub use pool_file::{PoolError, PoolFile, PoolSpec};
 pub use pool_view::PoolView;
+use transfers::Wire;
 
 /// What a shell says to start a rank.
 #[derive(Clone, Debug)]
@@ -55,6 +60,8 @@ pub struct RankSetup {
     pub fingerprints: bool,
     /// Largest message of the bus, in bytes.
     pub payload_bytes_max: usize,
+    /// What carries its pages to other groups and from them, if anything.
+    pub wire: Option<Arc<dyn Backend>>,
 }
 
 /// A rank with its name and its numbers.
@@ -69,14 +76,16 @@ impl RankHost {
     /// # Errors
     /// The manifest describes no page, the rank is not of the group, or the pool file cannot be used.
     pub fn start(setup: RankSetup, copies: Arc<CopyThreads>, notify: Notify) -> Result<Self, RankError> {
-        let RankSetup { manifest, rank, incarnation, pool_file, host_slots, fingerprints, payload_bytes_max } = setup;
+        let RankSetup { manifest, rank, incarnation, pool_file, host_slots, fingerprints, payload_bytes_max, wire } =
+            setup;
         let layout = layout_of(&manifest)?;
         if rank.0 >= manifest.cp_size {
             return Err(RankError::Rank { rank, cp_size: manifest.cp_size });
         }
         let spec = PoolSpec { manifest: &manifest, layout: &layout, rank, slots: host_slots };
         let pool = PoolFile::open(&pool_file, spec)?;
-        let parts = RankParts { rank, cp_size: manifest.cp_size, incarnation, layout, pool, fingerprints };
+        let wire = wire.map(|backend| Wire::start(&*backend, notify.clone())).transpose()?;
+        let parts = RankParts { rank, cp_size: manifest.cp_size, incarnation, layout, pool, fingerprints, wire };
         let machine = RankMachine::new(parts, copies, notify);
         let host = Host::new(machine, Address::Rank(rank), incarnation, Incarnation::default(), payload_bytes_max);
         Ok(Self { host })
@@ -136,6 +145,9 @@ pub enum RankError {
     /// The pool file cannot be used.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// What carries its pages cannot start.
+    #[error(transparent)]
+    Wire(#[from] StartError),
 }
 
 fn busy(queue: &str, bound: usize) -> Refusal {

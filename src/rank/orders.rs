@@ -71,6 +71,22 @@ impl Lane {
         self.order(&msg.pages.0, &msg.slots.0, |_, place| Rank(msg.owners.0[place]))
     }
 
+    /// The physical pages of `pages`, all of which this rank owns and the attached engine has, each once.
+    pub(super) fn l1_pages(self, pages: &[PageId]) -> Result<Vec<u32>, Refusal> {
+        if let Some(page) = pages.iter().find(|page| page.owner(self.cp_size) != self.rank) {
+            return Err(NotOwner { page: page.0, owner: page.owner(self.cp_size), rank: self.rank }.into());
+        }
+        let l1: Vec<u32> = pages.iter().map(|page| page.physical(self.cp_size)).collect();
+        self.check_l1(&l1)?;
+        let mut sorted = l1.clone();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            let page = PageId::at(self.rank, twice[0], self.cp_size).0;
+            return Err(Malformed::new("pages", page, "each page once").into());
+        }
+        Ok(l1)
+    }
+
     fn order(
         self,
         pages: &[PageId],
@@ -94,9 +110,15 @@ impl Lane {
         if let Some(slot) = l2.iter().find(|slot| **slot >= self.host_slots) {
             return Err(Malformed::new("slots", slot, format_args!("below {}", self.host_slots)).into());
         }
+        self.check_l1(&l1)?;
+        Ok(Order { l1, l2, runs, places })
+    }
+
+    /// Whether the attached engine has these physical pages.
+    fn check_l1(self, l1: &[u32]) -> Result<(), Refusal> {
         let Some(l1_pages) = self.l1_pages else {
             if l1.is_empty() {
-                return Ok(Order { l1, l2, runs, places });
+                return Ok(());
             }
             return Err(WrongState { what: format!("{:?}", self.rank), state: "no engine attached".to_owned() }.into());
         };
@@ -105,7 +127,7 @@ impl Lane {
             let limit = format!("physical pages {}..{l1_pages}", PADDING_PAGE + 1);
             return Err(Malformed::new("pages", page.0, limit).into());
         }
-        Ok(Order { l1, l2, runs, places })
+        Ok(())
     }
 }
 

@@ -2,8 +2,7 @@
 
 use hicached_actors::machine::{Effect, Sender};
 use hicached_actors::protocol::{
-    Address, Answer, IndexNews, LoaderIn, OpId, Outgoing, ReceiverIn, Refusal, Rejected, SenderIn, Unsupported,
-    WriterIn,
+    Address, Answer, IndexNews, LoaderIn, OpId, Outgoing, ReceiverIn, Refusal, Rejected, SenderIn, WriterIn,
 };
 
 use super::machine::RankMachine;
@@ -33,10 +32,4 @@ impl RankMachine {
 /// A message to the index.
 pub(super) fn to_index(news: IndexNews, op: OpId, out: &mut Vec<Effect>) {
     out.push(Effect::Send { to: Outgoing::Index(news), op, trace: None });
-}
-
-/// Nobody follows messages of this `kind` here.
-pub(super) fn unsupported(kind: &str) -> Refusal {
-    let limit = "kinds of messages of groups without transfers".to_owned();
-    Unsupported { field: "kind".to_owned(), value: kind.to_owned(), limit }.into()
 }

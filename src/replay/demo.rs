@@ -6,7 +6,7 @@ use clap::Args;
 use futures_util::stream;
 
 use super::load::Load;
-use super::options::{BusArgs, Fixed, built_in, components};
+use super::options::{BusArgs, DecodeArgs, Fixed, built_in, components};
 use super::outcome::Outcome;
 use super::run::{Run, RunError};
 use super::workload::Workload;
@@ -18,6 +18,9 @@ pub struct DemoArgs {
     /// What carries it.
     #[command(flatten)]
     pub on: BusArgs,
+    /// How requests go over to its decode group.
+    #[command(flatten)]
+    pub decode: DecodeArgs,
     /// Requests to serve
     #[arg(long, default_value_t = 1500, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub requests: u32,
@@ -30,11 +33,11 @@ pub struct DemoArgs {
 }
 
 impl DemoArgs {
-    /// The group of the demo on the bus these arguments name.
+    /// The group of the demo that computes prompts and the one that decodes, on the bus these arguments name.
     ///
     /// # Errors
     /// Every fault of the arguments at once.
-    pub fn group(&self) -> Result<Checked, ConfigRefused> {
+    pub fn groups(&self) -> Result<(Checked, Checked), ConfigRefused> {
         let mut faults = Vec::new();
         let mut config = match self.on.layered(&FIXED, &mut faults) {
             Ok(config) => demo_group(config, false),
@@ -44,10 +47,13 @@ impl DemoArgs {
             }
         };
         self.on.write(&mut config, &mut faults);
-        match config.checked() {
-            Ok(group) if faults.is_empty() => Ok(group),
-            Ok(_) => Err(ConfigRefused { faults }),
-            Err(refused) => Err(ConfigRefused { faults: faults.into_iter().chain(refused.faults).collect() }),
+        let decode = self.decode.group(&mut config, DECODE_L1_PAGES, DECODE_L2_PAGES);
+        match (config.checked(), decode.checked()) {
+            (Ok(prefill), Ok(decode)) if faults.is_empty() => Ok((prefill, decode)),
+            (prefill, decode) => {
+                faults.extend([prefill, decode].into_iter().filter_map(Result::err).flat_map(|refused| refused.faults));
+                Err(ConfigRefused { faults })
+            }
         }
     }
 }
@@ -71,15 +77,17 @@ pub fn demo_group(mut config: Config, control_only: bool) -> Config {
 /// [`RunError`].
 pub async fn until(stop: &AtomicBool) -> Result<Outcome, RunError> {
     let group = demo_group(built_in(&[])?, true).checked()?;
-    let run = Run::demo(&group, 1);
+    let run = Run::demo(&group, None, 1);
     let workload = Workload::new(1, &group.manifest).take_while(|_| !stop.load(Ordering::Relaxed));
     run.run(stream::iter(workload), None, |_| ()).await
 }
 
 impl<'a> Run<'a> {
-    /// The demo of `seed` on `group`.
-    pub fn demo(group: &'a Checked, seed: u64) -> Self {
-        Self { name: "demo".to_owned(), group, load: demo_load(seed) }
+    /// The demo of `seed` on `group`, handed over to `decode` if that is there.
+    pub fn demo(group: &'a Checked, decode: Option<&'a Checked>, seed: u64) -> Self {
+        // Every request of the demo goes over, so none may be aborted before.
+        let aborts = if decode.is_some() { 0 } else { ABORT_PERMILLE };
+        Self { name: "demo".to_owned(), group, decode, load: Load { abort_permille: aborts, ..demo_load(seed) } }
     }
 }
 
@@ -104,3 +112,6 @@ const SESSIONS: usize = 8;
 const ABORT_PERMILLE: u32 = 20;
 const L1_PAGES: u32 = 320;
 const L2_PAGES: u32 = 640;
+/// The decode group holds the requests in flight and little more.
+const DECODE_L1_PAGES: u32 = 320;
+const DECODE_L2_PAGES: u32 = 320;

@@ -13,8 +13,7 @@ pub type Figures = Vec<(String, u64)>;
 
 /// Every member of a group of `cp_size` ranks.
 pub fn members(cp_size: u8) -> impl Iterator<Item = Address> {
-    let control = [Address::Index, Address::Allocator, Address::Evictor, Address::Writer, Address::Loader];
-    control.into_iter().chain((0..cp_size).map(|rank| Address::Rank(Rank(rank))))
+    crate::config::CONTROL.into_iter().chain((0..cp_size).map(|rank| Address::Rank(Rank(rank))))
 }
 
 /// The figure `name` among `figures`, 0 when there is none.

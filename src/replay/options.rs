@@ -34,6 +34,12 @@ pub struct ReplayArgs {
     /// Requests in flight
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub concurrency: u32,
+    /// Usable device pages of a decode group that every request is handed over to, 0 for none
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub decode_pages: u32,
+    /// How they are.
+    #[command(flatten)]
+    pub decode: DecodeArgs,
     /// Room kept free: off, or LOW,HIGH in percent
     #[arg(long, default_value = "1,2", value_name = "off|LOW,HIGH")]
     pub free_room: String,
@@ -59,6 +65,27 @@ pub struct BusArgs {
     pub set: Vec<String>,
 }
 
+/// How requests go over to a decode group.
+#[derive(Clone, Debug, Args)]
+pub struct DecodeArgs {
+    /// What carries the pages of a handover
+    #[arg(long, default_value = "tcp", value_name = "BACKEND")]
+    pub transfer: String,
+}
+
+impl DecodeArgs {
+    /// The group of one rank that `prefill` hands over to, which is told so, with tiers of so many pages.
+    pub(super) fn group(&self, prefill: &mut Config, l1_pages: u32, l2_pages: u32) -> Config {
+        prefill.transfer.backend.clone_from(&self.transfer);
+        let mut decode = prefill.clone();
+        decode.group.name = format!("{}-decode", prefill.group.name);
+        prefill.transfer.to = vec![decode.group.name.clone()];
+        (decode.group.cp_size, decode.group.shared_kv) = (1, false);
+        (decode.l1.pages, decode.l2.pages) = (l1_pages, l2_pages);
+        decode
+    }
+}
+
 /// The order of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Order {
@@ -73,6 +100,8 @@ pub enum Order {
 pub struct Job {
     /// The group.
     pub group: Checked,
+    /// The group that decodes, if there is one.
+    pub decode: Option<Checked>,
     /// The requests.
     pub trace: Trace,
     /// Numbers of requests in the order in which they are sent.
@@ -94,7 +123,7 @@ impl ReplayArgs {
         }
         let longest_tokens = trace.iter().flat_map(|trace| &trace.requests).map(|request| request.input_length).max();
         let longest_pages = longest_tokens.unwrap_or(0).div_ceil(u64::from(self.page_tokens.max(1)));
-        let config = match self.config(longest_pages, &mut faults) {
+        let mut config = match self.config(longest_pages, &mut faults) {
             Ok(config) => config,
             Err(refused) => {
                 faults.extend(refused.faults);
@@ -107,12 +136,19 @@ impl ReplayArgs {
                 "l1.pages is {have}: the longest request of the trace has {longest_pages} pages, make it {need} or more"
             ));
         }
+        let decode = (self.decode_pages > 0).then(|| self.decode.group(&mut config, self.decode_pages, self.l2_pages));
+        if longest_pages > u64::from(self.decode_pages) && self.decode_pages > 0 {
+            let have = self.decode_pages;
+            faults.push(format!("--decode-pages is {have}: the longest request has {longest_pages} pages, give more"));
+        }
         let group = config.checked().map_err(|refused| faults.extend(refused.faults)).ok();
+        let decode = decode.map(|decode| decode.checked()).transpose();
+        let decode = decode.map_err(|refused| faults.extend(refused.faults)).ok().flatten();
         match (group, trace) {
             (Some(group), Some(trace)) if faults.is_empty() => {
                 let sent = order(&trace.requests, self.order);
                 let chunk_tokens = self.chunk_tokens(longest_pages, group.config.group.chunk_tokens_max);
-                Ok(Job { group, trace, sent, chunk_tokens })
+                Ok(Job { group, decode, trace, sent, chunk_tokens })
             }
             _ => Err(ConfigRefused { faults }),
         }
@@ -211,13 +247,15 @@ pub fn components(page_tokens: u32, control_only: bool) -> Vec<ComponentConfig> 
 pub type Fixed = (&'static str, &'static str);
 
 /// Keys that no run takes from elsewhere.
-const FIXED_EVERYWHERE: [Fixed; 6] = [
+const FIXED_EVERYWHERE: [Fixed; 8] = [
     ("group.name", "every run has a name of its own"),
     ("actors.run", "a run hosts all of its group"),
     ("group.request_pages_max", "it follows from the longest request"),
     ("model.components", "pages of a run are miniature"),
     ("bus.kind", "use --bus"),
     ("bus.url", "use --nats-url"),
+    ("transfer.backend", "use --transfer"),
+    ("transfer.to", "a run has one decode group"),
 ];
 
 /// Keys that the arguments of a replay set.

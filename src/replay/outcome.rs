@@ -29,8 +29,12 @@ pub struct Outcome {
     pub per_request_sha256: String,
     /// Pages that moved or left.
     pub pages: MovedPages,
-    /// Transfers to another group.
+    /// Requests whose pages went over to the decode group.
     pub handovers: u64,
+    /// Pages that went over, those of attempts that failed later included.
+    pub handover_pages: u64,
+    /// Whether there is a decode group.
+    pub decode: bool,
     /// Bytes compared with what they must be.
     pub bytes_verified: u64,
     /// Pieces that were something else.
@@ -81,6 +85,15 @@ pub struct MovedPages {
     pub evicted_l2: u64,
 }
 
+impl std::ops::AddAssign for MovedPages {
+    fn add_assign(&mut self, more: Self) {
+        self.backed_up += more.backed_up;
+        self.loaded += more.loaded;
+        self.evicted_l1 += more.evicted_l1;
+        self.evicted_l2 += more.evicted_l2;
+    }
+}
+
 /// Percentiles of every conversation, 0 when it did not take place.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct LatencyUs {
@@ -115,8 +128,13 @@ impl Outcome {
     /// What is wrong with the run, if anything is.
     pub fn fault(&self) -> Option<String> {
         let open = self.requests - self.requests_ended;
-        let faults =
-            [(self.mismatches, "mismatches"), (self.leaked_pages, "leaked pages"), (open, "requests not ended")];
+        let here = if self.decode { self.requests - self.handovers } else { 0 };
+        let faults = [
+            (self.mismatches, "mismatches"),
+            (self.leaked_pages, "leaked pages"),
+            (open, "requests not ended"),
+            (here, "requests not handed over"),
+        ];
         let named: Vec<String> =
             faults.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
         (!named.is_empty()).then(|| named.join(", "))
@@ -139,6 +157,10 @@ impl fmt::Display for Outcome {
         row("pages loaded", &pages.loaded)?;
         row("pages evicted, L1", &pages.evicted_l1)?;
         row("pages evicted, L2", &pages.evicted_l2)?;
+        if self.decode {
+            row("handovers", &self.handovers)?;
+            row("pages handed over", &self.handover_pages)?;
+        }
         for (code, count) in &self.refusals {
             row(&format!("refused and asked again, {code}"), count)?;
         }
@@ -149,8 +171,10 @@ impl fmt::Display for Outcome {
             row("mismatches", &self.mismatches)?;
         }
         row("leaked pages", &self.leaked_pages)?;
-        let LatencyUs { open, commit, load, .. } = self.latency_us;
-        for (name, Percentiles { p50, p99 }) in [("open", open), ("commit", commit), ("load", load)] {
+        let LatencyUs { open, commit, load, handover } = self.latency_us;
+        let handover = self.decode.then_some(("handover", handover));
+        let times = [("open", open), ("commit", commit), ("load", load)];
+        for (name, Percentiles { p50, p99 }) in times.into_iter().chain(handover) {
             row(&format!("{name}, p50 / p99 us"), &format!("{p50} / {p99}"))?;
         }
         write!(f, "{:<36}{}", "SHA-256 of the hits per request", self.per_request_sha256)

@@ -7,17 +7,18 @@ use std::time::Duration;
 use futures_util::Stream;
 use hicached_actors::protocol::Address;
 use hicached_client::client::{Client, ClientError};
-use hicached_client::engine::{Ended, Engine, EngineError, Hit, Progress, Prompt, Report};
+use hicached_client::engine::{Ended, EngineError, Hit, Progress, Prompt, Report};
 use sha2::{Digest, Sha256};
 use tokio::time::sleep;
 
-use super::figures::{figures, flush_all, members, moved, serving};
-use super::folder::{Folder, FolderError};
+use super::figures::{figures, members, moved};
+use super::folder::FolderError;
 use super::load::Load;
-use super::outcome::{LatencyUs, Outcome, Percentiles};
+use super::outcome::{LatencyUs, MovedPages, Outcome, Percentiles};
+use super::side::{Engines, Over, Side};
 use super::signals::Signals;
 use crate::config::{Checked, ConfigRefused};
-use crate::shell::{LocalGroup, NoBroker, StartError, connect};
+use crate::shell::{NoBroker, StartError, connect};
 
 /// What is run.
 #[derive(Debug)]
@@ -26,6 +27,8 @@ pub struct Run<'a> {
     pub name: String,
     /// The group.
     pub group: &'a Checked,
+    /// The group that every request is handed over to, where there is one.
+    pub decode: Option<&'a Checked>,
     /// What its engine does.
     pub load: Load,
 }
@@ -72,45 +75,55 @@ impl Run<'_> {
         mut progress: impl FnMut(u64),
     ) -> Result<Outcome, RunError> {
         let mut signals = Signals::heard().map_err(RunError::Signal)?;
-        let mut group = self.group.clone();
-        let _folder = Folder::create(&mut group)?;
         let bus = tokio::select! {
-            bus = connect(&group.config.bus) => bus?,
+            bus = connect(&self.group.config.bus) => bus?,
             number = signals.next() => return Err(RunError::Interrupted(number)),
         };
-        let running = LocalGroup::start(&group, bus.clone()).await?;
-        let spans = running.telemetry().spans();
-        let mut engine = Engine::start(bus.clone(), self.load.engine_config(&group, spans)).await?;
-        serving(engine.client()).await?;
-        let (over, client) = (AtomicU64::new(0), engine.client().clone());
-        let mut hits = Vec::new();
-        let count = |ended: Ended, now: Progress| {
-            note(&mut hits, &ended);
-            over.store(now.over, Ordering::Relaxed);
+        let mut sides = vec![Side::start(self.group, bus.clone()).await?];
+        if let Some(decode) = self.decode {
+            sides.push(Side::start(decode, bus.clone()).await?);
+        }
+        let mut engines = Engines::start(&sides, &self.load, &bus).await?;
+        let (done, clients) = (AtomicU64::new(0), engines.clients());
+        let (mut hits, mut handovers) = (Vec::new(), 0);
+        let count = |over: Over, now: Progress| {
+            note(&mut hits, &over.ended);
+            handovers += u64::from(over.handed_over);
+            done.store(now.over, Ordering::Relaxed);
             progress(now.over);
         };
         let served = tokio::select! {
-            report = engine.run(prompts, count) => Ok(report),
-            never = tell_of_stalls(client, group.config.group.cp_size, &over) => match never {},
+            report = engines.run(prompts, count) => Ok(report),
+            never = tell_of_stalls(&sides, &clients, &done) => match never {},
             number = signals.next() => Err(RunError::Interrupted(number)),
         };
         let outcome = match served {
             Ok(report) => {
                 let hash = hash_of_hits(&hits, in_file_order);
-                self.measure(report, hash, engine.client()).await
+                self.measure(report, handovers, hash, sides.iter().zip(&clients)).await
             }
             Err(error) => Err(error),
         };
-        engine.stop().await;
-        running.stop(STOP_MAX).await;
+        engines.stop().await;
+        for side in sides {
+            side.stop(STOP_MAX).await;
+        }
         bus.close();
         outcome
     }
 
-    async fn measure(&self, report: Report, per_request_sha256: String, client: &Client) -> Result<Outcome, RunError> {
-        let pages = moved(&figures(client, Address::Index).await?);
-        let capacity_pages = u64::from(self.group.config.l1.pages) + u64::from(self.group.config.l2.pages);
-        let leaked_pages = flush_all(client, capacity_pages).await?;
+    async fn measure(
+        &self,
+        report: Report,
+        handovers: u64,
+        per_request_sha256: String,
+        sides: impl Iterator<Item = (&Side, &Client)>,
+    ) -> Result<Outcome, RunError> {
+        let (mut pages, mut leaked_pages) = (MovedPages::default(), 0);
+        for (side, client) in sides {
+            pages += moved(&figures(client, Address::Index).await?);
+            leaked_pages += side.leaked_pages(client).await?;
+        }
         let config = &self.group.config;
         Ok(Outcome {
             trace: self.name.clone(),
@@ -123,7 +136,9 @@ impl Run<'_> {
             hit_pages: report.hit_pages.into(),
             per_request_sha256,
             pages,
-            handovers: 0,
+            handovers,
+            handover_pages: report.handover_pages,
+            decode: self.decode.is_some(),
             bytes_verified: report.bytes_verified,
             mismatches: report.mismatches,
             leaked_pages,
@@ -133,7 +148,7 @@ impl Run<'_> {
                 open: Percentiles::of(&report.latencies.open),
                 commit: Percentiles::of(&report.latencies.commit),
                 load: Percentiles::of(&report.latencies.load),
-                handover: Percentiles::default(),
+                handover: Percentiles::of(&report.latencies.handover),
             },
             control_only: self.group.layout.record_bytes() == 0,
             concurrency: self.load.sessions as u64,
@@ -143,15 +158,19 @@ impl Run<'_> {
     }
 }
 
-/// Logs every figure of the group when no request has ended for a while.
-async fn tell_of_stalls(client: Client, cp_size: u8, over: &AtomicU64) -> Infallible {
+/// Logs every figure of the groups when no request has ended for a while.
+async fn tell_of_stalls(sides: &[Side], clients: &[Client], over: &AtomicU64) -> Infallible {
     loop {
         let before = over.load(Ordering::Relaxed);
         sleep(STALL).await;
-        if over.load(Ordering::Relaxed) == before {
-            for actor in members(cp_size) {
-                let figures = figures(&client, actor).await;
-                tracing::warn!(%actor, ?figures, "no request has ended for {STALL:?}");
+        if over.load(Ordering::Relaxed) != before {
+            continue;
+        }
+        for (side, client) in sides.iter().zip(clients) {
+            let group = &side.group.config.group;
+            for actor in members(group.cp_size) {
+                let figures = figures(client, actor).await;
+                tracing::warn!(group = group.name, %actor, ?figures, "no request has ended for {STALL:?}");
             }
         }
     }

@@ -9,8 +9,10 @@ use hicached_actors::allocator::{
 };
 use hicached_actors::evictor::{Evictor, EvictorConfig};
 use hicached_actors::loader::{Loader, LoaderConfig};
-use hicached_actors::prefix_index::{Index, IndexConfig, WritePolicy as Policy};
+use hicached_actors::prefix_index::{HandoverRules, Index, IndexConfig, WritePolicy as Policy};
 use hicached_actors::protocol::{Address, Incarnation, Mismatch, Rank, Refusal, Taken};
+use hicached_actors::receiver::{Receiver, ReceiverConfig};
+use hicached_actors::sender::{Sender, SenderConfig};
 use hicached_actors::writer::{Writer, WriterConfig};
 
 use super::hosted::Bell;
@@ -77,6 +79,9 @@ pub enum StartError {
         /// Why not.
         refusal: Refusal,
     },
+    /// Pages cannot go to other groups as the configuration says.
+    #[error("{}", .0.join("; "))]
+    Transfer(Vec<String>),
     /// Traces cannot be exported.
     #[error(transparent)]
     Telemetry(#[from] TelemetryError),
@@ -173,15 +178,18 @@ pub(super) fn rank(
     bell: Arc<Bell>,
     payload_bytes_max: usize,
 ) -> Result<RankHost, StartError> {
-    let config = &group.config;
+    let (config, pool_file) = (&group.config, pool_file(group, rank));
+    let wire = config.transfer.backend(&pool_file);
+    let wire = wire.map_err(|wrong| StartError::Transfer(wrong.iter().map(ToString::to_string).collect()))?;
     let setup = RankSetup {
         manifest: group.manifest.clone(),
         rank,
         incarnation: Incarnation(uuid::Uuid::new_v4().into_bytes()),
-        pool_file: pool_file(group, rank),
+        pool_file,
         host_slots: host_slots(group),
         fingerprints: config.cache.fingerprints,
         payload_bytes_max,
+        wire,
     };
     RankHost::start(setup, copies, Arc::new(move || bell.ring())).map_err(|source| StartError::Rank { rank, source })
 }
@@ -192,6 +200,7 @@ pub(super) fn index(group: &Checked, control: Incarnation) -> Index {
     let shape = IndexConfig::new(group.manifest.clone(), config.l1.pages / cp_size + 1, config.l2.pages / cp_size);
     let config = IndexConfig {
         group: config.group.name.clone(),
+        handovers: HandoverRules { to: Some(config.transfer.to.clone()), takes: !config.transfer.is_off() },
         write_policy: match config.cache.write_policy {
             WritePolicy::WriteThrough => Policy::WriteThrough,
             WritePolicy::WriteThroughSelective => Policy::Selective,
@@ -246,6 +255,29 @@ pub(super) fn loader(group: &Checked, control: Incarnation) -> Loader {
 /// The evictor of `group`.
 pub(super) fn evictor(group: &Checked, control: Incarnation) -> Evictor {
     Evictor::new(EvictorConfig::new(group.config.group.cp_size), control, seed(control, 4))
+}
+
+/// The transfer sender of `group`.
+pub(super) fn sender(group: &Checked, control: Incarnation) -> Sender {
+    let (transfer, leases) = (&group.config.transfer, &group.config.leases);
+    let config = SenderConfig {
+        peer_lease_ms: leases.peer_ms,
+        wait_ms_max: transfer.wait_ms,
+        deadline_ms: transfer.deadline_ms,
+        ..SenderConfig::new(group.config.group.name.as_str().into(), &group.manifest)
+    };
+    Sender::new(config, control, seed(control, 5))
+}
+
+/// The transfer receiver of `group`.
+pub(super) fn receiver(group: &Checked, control: Incarnation) -> Receiver {
+    let (transfer, leases) = (&group.config.transfer, &group.config.leases);
+    let config = ReceiverConfig {
+        peer_lease_ms: leases.peer_ms,
+        wait_ms_max: transfer.wait_ms,
+        ..ReceiverConfig::new(&group.manifest)
+    };
+    Receiver::new(config, seed(control, 6))
 }
 
 /// Chance of one machine: part of its state, drawn from the incarnation.

@@ -202,7 +202,7 @@ mod tests {
 
     /// Leads all but the allocator and the writer.
     fn lead() -> Lead {
-        let mine = [Address::Index, Address::Loader, Address::Evictor].into();
+        let mine = [Address::Index, Address::Loader, Address::Evictor, Address::Sender, Address::Receiver].into();
         let mut lead = Lead::new(MINE, mine, claim(&[]).agreed, LEASE_MS);
         assert!(lead.is_over(), "none has begun");
         lead.begin(FIRST);

@@ -10,6 +10,7 @@ use hicached_actors::host::{Dest, Parcel};
 use hicached_actors::protocol::{Address, Rank, events_subject};
 
 use crate::bus::{Bus, BusError, Class, Frame, Headers};
+use crate::config::CONTROL;
 use crate::telemetry::Telemetry;
 
 /// The way out of a group's actors. Shared by all actors of one process.
@@ -37,9 +38,8 @@ pub struct PostFigures {
 impl Post {
     /// The way out of the group `name` of `cp_size` ranks onto `bus`.
     pub fn new(bus: Arc<dyn Bus>, name: &str, cp_size: u8) -> Self {
-        let control = [Address::Index, Address::Allocator, Address::Evictor, Address::Writer, Address::Loader];
         let ranks = (0..cp_size).map(|rank| Address::Rank(Rank(rank)));
-        let subjects = control.into_iter().chain(ranks).map(|to| (to, to.subject(name).into())).collect();
+        let subjects = CONTROL.into_iter().chain(ranks).map(|to| (to, to.subject(name).into())).collect();
         Self {
             bus,
             subjects,

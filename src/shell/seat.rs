@@ -116,8 +116,14 @@ impl Machines {
                 Address::Evictor => {
                     seat.machine(build::evictor(group, control), *address, control).await?.start().recipient()
                 }
-                // The index begins when the others can be reached; the rest are no machines of this process.
-                Address::Index | Address::Sender | Address::Receiver | Address::Rank(_) | Address::Engine => continue,
+                Address::Sender => {
+                    seat.machine(build::sender(group, control), *address, control).await?.start().recipient()
+                }
+                Address::Receiver => {
+                    seat.machine(build::receiver(group, control), *address, control).await?.start().recipient()
+                }
+                // The index begins when the others can be reached; the rest are no machines.
+                Address::Index | Address::Rank(_) | Address::Engine => continue,
             };
             self.actors.push(actor);
         }

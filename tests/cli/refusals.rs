@@ -36,11 +36,41 @@ fn every_fault_of_a_configuration_is_said_at_once() {
             &["group.chunk_tokens_max=1", "group.request_pages_max=0"],
             &["chunk_tokens_max is 1", "request_pages_max is 0"],
         ),
+        (
+            &["transfer.backend=tcp", "transfer.tcp.streams=0", "transfer.tcp.tls=true", "transfer.tcp.listen=here"],
+            &["transfer.tcp.streams is 0", "transfer.tcp.tls is true", "transfer.tcp.listen is \"here\""],
+        ),
+        (&["transfer.to=decode"], &["without transfer.backend"]),
+        (&["transfer.backend=carrier_pigeon"], &["use \"none\", \"tcp\" or \"shm\""]),
         (&["nonsense"], &["write section.key=value"]),
     ];
     for (set, faults) in table {
         assert_refused(&check_with(set), faults);
     }
+}
+
+/// A backend that pairs by order is no backend for several ranks, and two groups that exchange pages store the same.
+#[test]
+fn what_keeps_two_groups_from_handing_over_is_said_at_once() {
+    let folder = Folder::new("pair");
+    let kv = "[[model.components]]\nname = \"target.kv\"\ndtype = \"fp8\"\npage_bytes = [128, 128]\n";
+    let draft = "[[model.components]]\nname = \"draft.kv\"\ndtype = \"fp8\"\npage_bytes = [128]\n";
+    let prefill = format!(
+        "[group]\nname = \"prefill\"\ncp_size = 8\nshared_kv = true\n{kv}{draft}\
+         [transfer]\nbackend = \"in_order\"\nto = [\"decode\"]\n"
+    );
+    let decode = format!("[group]\nname = \"decode\"\npage_tokens = 128\n{kv}[transfer]\nbackend = \"tcp\"\n");
+    let files = [folder.file("prefill.toml", &prefill), folder.file("decode.toml", &decode)];
+    let refused = hicached(&["check", "--config", &files[0], "--config", &files[1]]);
+    assert_refused(
+        &refused,
+        &[
+            "transfer.backend is in_order without addressed, fence",
+            "group.page_tokens is 64 and 128",
+            "decode has no draft.kv",
+            "transfer.backend is in_order and tcp",
+        ],
+    );
 }
 
 #[test]

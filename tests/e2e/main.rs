@@ -4,6 +4,7 @@
 mod bench;
 mod collectors;
 mod crash_points;
+mod handover;
 mod processes;
 mod receiver;
 mod refused;
@@ -128,7 +129,8 @@ impl Drop for World {
 }
 
 /// Every actor of a group in a process of its own; the one with the index comes first.
-const APART: [&str; 7] = ["index", "allocator", "writer", "loader", "evictor", "rank.0", "rank.1"];
+const APART: [&str; 9] =
+    ["index", "allocator", "writer", "loader", "evictor", "sender", "receiver", "rank.0", "rank.1"];
 
 /// Serves `prompts`; every request ends well and every byte is right.
 async fn serve(engine: &mut Engine, prompts: Vec<Prompt>) -> Report {

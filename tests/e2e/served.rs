@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn seven_processes_serve_a_group_and_end_in_order() {
+async fn nine_processes_serve_a_group_and_end_in_order() {
     let Some(world) = World::new("apart") else { return };
     let mut processes: Vec<Process> = APART.iter().map(|run| world.process("apart", run)).collect();
     for (process, run) in processes.iter_mut().zip(APART) {
@@ -14,7 +14,7 @@ async fn seven_processes_serve_a_group_and_end_in_order() {
     assert!(report.hit_pages.l1 > 0 && report.loads > 0 && report.bytes_verified > 0, "{report:?}");
     let client = engine.client().clone();
     until(&client, Address::Index, "index.in_flight", |ops| ops == 0).await;
-    for actor in ["index", "allocator", "writer", "loader", "evictor", "rank.0", "rank.1"] {
+    for actor in APART {
         let figures = client.figures(Address::parse(actor).expect("an actor")).await.expect("figures");
         assert!(figures.counters.iter().any(|(name, _)| name.starts_with("host.")), "{actor}: {figures:?}");
     }

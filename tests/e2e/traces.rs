@@ -12,7 +12,7 @@ use hicached::bus::{Bus, BusCounters, BusError, Connection, Frame, InboxSender, 
 use hicached::config::{BusKind, Checked};
 use hicached::replay::demo::DemoArgs;
 use hicached::replay::folder::Folder;
-use hicached::replay::options::{BusArgs, built_in, components};
+use hicached::replay::options::{BusArgs, DecodeArgs, built_in, components};
 use hicached::replay::run::Run;
 use hicached::replay::workload::Workload;
 use hicached::shell::LocalGroup;
@@ -318,9 +318,10 @@ async fn every_request_of_a_demo_is_one_trace() {
     let receiver = Receiver::start().await;
     let set = ["trace.ratio_permille=1000".to_owned(), format!("trace.endpoint={}", receiver.endpoint)];
     let on = BusArgs { bus: BusKind::Memory, nats_url: None, set: set.into() };
-    let group = DemoArgs { on, requests: REQUESTS as u32, seed: 1, json: false }.group().unwrap();
+    let decode = DecodeArgs { transfer: "tcp".to_owned() };
+    let (group, _) = DemoArgs { on, decode, requests: REQUESTS as u32, seed: 1, json: false }.groups().unwrap();
     let prompts = Workload::new(1, &group.manifest).take(REQUESTS);
-    let outcome = Run::demo(&group, 1).run(stream::iter(prompts), None, |_| ()).await.unwrap();
+    let outcome = Run::demo(&group, None, 1).run(stream::iter(prompts), None, |_| ()).await.unwrap();
     assert_eq!(outcome.fault(), None);
     let spans = receiver.spans();
     spans.assert_whole();

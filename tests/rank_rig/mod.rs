@@ -180,6 +180,7 @@ pub(crate) fn setup(scratch: &Path, cp_size: u8, rank: u8) -> RankSetup {
         host_slots: SLOTS,
         fingerprints: false,
         payload_bytes_max: 1 << 20,
+        wire: None,
     }
 }
 

@@ -18,6 +18,8 @@ pub enum WritePolicy {
 pub struct IndexConfig {
     /// The group's name; none hands over to itself.
     pub group: String,
+    /// Which handovers it takes part in.
+    pub handovers: HandoverRules,
     /// What is stored.
     pub manifest: Manifest,
     /// Physical L1 pages of each rank, the padding page 0 included.
@@ -50,11 +52,21 @@ pub struct IndexConfig {
     pub faults: crate::faults::Faults,
 }
 
+/// Handovers that a group takes part in; a rank without a data plane takes part in none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HandoverRules {
+    /// Groups that pages may go to; `None` stands for any.
+    pub to: Option<Vec<String>>,
+    /// Whether pages of other groups are taken.
+    pub takes: bool,
+}
+
 impl IndexConfig {
     /// Defaults for a group of this shape, without a name.
     pub fn new(manifest: Manifest, l1_physical_pages: u32, l2_slots: u32) -> Self {
         Self {
             group: String::new(),
+            handovers: HandoverRules { to: None, takes: true },
             manifest,
             l1_physical_pages,
             l2_slots,

@@ -48,7 +48,7 @@ use crate::protocol::{
 };
 use backups::BackupOp;
 use census::Census;
-pub use config::{IndexConfig, WritePolicy};
+pub use config::{HandoverRules, IndexConfig, WritePolicy};
 use events::Events;
 use evicted::EvictedKeys;
 use evictions::{EvictOp, FlushOp, FreeThen};

@@ -232,6 +232,8 @@ impl<'a> Running<'a> {
             per_request_sha256: hash_of(self.drive.hits.iter().map(|pages| u64::from(*pages))),
             pages: moved,
             handovers: 0,
+            handover_pages: 0,
+            decode: false,
             bytes_verified,
             mismatches,
             leaked_pages,

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use crate::config::{BusKind, Checked, Config, ConfigRefused};
 use crate::replay::demo::{demo_group, demo_load};
 use crate::replay::load::Load;
-use crate::replay::options::{BusArgs, Fixed, Order, ReplayArgs};
+use crate::replay::options::{BusArgs, DecodeArgs, Fixed, Order, ReplayArgs};
 
 /// Arguments of `up`.
 #[derive(Clone, Debug, Args)]
@@ -163,6 +163,8 @@ impl UpArgs {
             page_tokens: self.page_tokens.unwrap_or(64),
             order: Order::File,
             concurrency: self.concurrency.unwrap_or(CONCURRENCY),
+            decode_pages: 0,
+            decode: DecodeArgs { transfer: "tcp".to_owned() },
             free_room: "1,2".to_owned(),
             control_only: false,
             json: false,

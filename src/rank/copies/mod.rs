@@ -23,6 +23,7 @@ pub(super) use watcher::WatchId;
 use watcher::Watcher;
 
 use super::layout::LayerCount;
+use crate::wire::{Launch, PushKey};
 
 /// The threads that copy for every rank of a process. Dropping the last handle ends and joins them; what was not
 /// begun is dropped with them.
@@ -83,6 +84,16 @@ impl CopyThreads {
     /// when both tracks have passed the step.
     pub(super) fn submit_behind(&self, id: WatchId, job: &Arc<Job>, step: u64, at_end: bool) {
         self.watcher.gate_layers(id, job, step, at_end);
+    }
+
+    /// The layers of a push of this rank leave as the words of `step` pass them.
+    pub(super) fn push_behind(&self, id: WatchId, launch: Arc<dyn Launch>, key: PushKey, step: u64) {
+        self.watcher.gate_push(id, launch, key, step);
+    }
+
+    /// No layer of this push becomes ready any more.
+    pub(super) fn forget_push(&self, id: WatchId, key: PushKey) {
+        self.watcher.forget_push(id, key);
     }
 
     /// Says [`Event::Passed`] once both words have passed `step`.

@@ -15,6 +15,7 @@ use super::job::{Job, JobId};
 use super::queue::Queue;
 use super::{Event, Events};
 use crate::rank::layout::LayerCount;
+use crate::wire::{Launch, LayersReady, PushKey};
 
 /// Names the words of one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,6 +53,8 @@ enum Gate {
     Layers { job: Arc<Job>, step: u64, track: Track, next: u32 },
     /// All layers of a job, when both tracks have passed the step.
     AtEnd { job: Arc<Job>, step: u64 },
+    /// A push to another group, whose layers leave as they are done.
+    Push { launch: Arc<dyn Launch>, key: PushKey, step: u64, ready: LayersReady },
     /// Somebody asked for the end of this step.
     Step { step: u64 },
 }
@@ -83,6 +86,17 @@ impl Watcher {
         self.gate(id, gates);
     }
 
+    pub(super) fn gate_push(&self, id: WatchId, launch: Arc<dyn Launch>, key: PushKey, step: u64) {
+        self.gate(id, [Gate::Push { launch, key, step, ready: LayersReady { target: 0, draft: 0 } }]);
+    }
+
+    /// Layers of this push are not looked for any more.
+    pub(super) fn forget_push(&self, id: WatchId, key: PushKey) {
+        if let Some(rank) = self.lock().ranks.get_mut(&id) {
+            rank.gates.retain(|gate| !matches!(gate, Gate::Push { key: of, .. } if *of == key));
+        }
+    }
+
     pub(super) fn gate_step(&self, id: WatchId, step: u64) {
         self.gate(id, [Gate::Step { step }]);
     }
@@ -95,7 +109,7 @@ impl Watcher {
 
     pub(super) fn forget_steps(&self, id: WatchId) {
         if let Some(rank) = self.lock().ranks.get_mut(&id) {
-            rank.gates.retain(|gate| gate.job().is_some());
+            rank.gates.retain(|gate| !matches!(gate, Gate::Step { .. }));
         }
     }
 
@@ -177,6 +191,15 @@ impl RankWords {
                 }
                 !ended
             }
+            Gate::Push { launch, key, step, ready } => {
+                let target = layers_ready(words, *step, Track::Target, layers.of_track(Track::Target));
+                let draft = layers_ready(words, *step, Track::Draft, layers.of_track(Track::Draft));
+                if (LayersReady { target, draft }) != *ready {
+                    *ready = LayersReady { target, draft };
+                    launch.ready(*key, *ready);
+                }
+                !is_passed(words, *step, layers)
+            }
             Gate::Step { step } => {
                 let ended = is_passed(words, *step, layers);
                 if ended {
@@ -193,7 +216,7 @@ impl Gate {
     fn job(&self) -> Option<JobId> {
         match self {
             Self::Layers { job, .. } | Self::AtEnd { job, .. } => Some(job.id()),
-            Self::Step { .. } => None,
+            Self::Push { .. } | Self::Step { .. } => None,
         }
     }
 }

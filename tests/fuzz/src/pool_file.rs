@@ -86,6 +86,7 @@ fn inventory(path: &Path) -> Option<Vec<Row>> {
         host_slots: SLOTS,
         fingerprints: false,
         payload_bytes_max: 1 << 20,
+        wire: None,
     };
     let mut host = match RankHost::start(setup, copies, Arc::new(|| ())) {
         Ok(host) => host,

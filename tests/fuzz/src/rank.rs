@@ -60,6 +60,7 @@ impl World {
             host_slots: SLOTS,
             fingerprints: false,
             payload_bytes_max: 1 << 20,
+            wire: None,
         };
         let host = RankHost::start(setup, copies(), Arc::new(|| ())).expect("room for a small file");
         let mut known = Known::new(control, 2, encode(&manifest));

@@ -222,6 +222,13 @@ impl Index {
             if wish.to == self.config.group {
                 return Err(Malformed::new("handover.to", &wish.to, "another group").into());
             }
+            if let Some(to) = self.config.handovers.to.as_ref().filter(|to| !to.contains(&wish.to)) {
+                let limit = if to.is_empty() { "no group".to_owned() } else { to.join(", ") };
+                return Err(Unsupported { field: "handover.to".to_owned(), value: wish.to.clone(), limit }.into());
+            }
+        } else if !self.config.handovers.takes {
+            let (value, limit) = ("from another group".to_owned(), "none in this group".to_owned());
+            return Err(Unsupported { field: "handover".to_owned(), value, limit }.into());
         } else if cp_size > 1 {
             let (value, limit) = (format!("into a group of {cp_size} ranks"), "into a group of 1 rank".to_owned());
             return Err(Unsupported { field: "handover".to_owned(), value, limit }.into());
