@@ -243,7 +243,10 @@ async fn f26_one_request_is_one_trace_through_every_hop() {
     assert_one_request(&spans, &group);
     for received in &spans.0 {
         assert_eq!(value(&received.resource, "service.name"), "hicached");
-        assert_eq!(value(&received.resource, "hicached.actors"), "index,allocator,evictor,writer,loader,rank.0,rank.1");
+        assert_eq!(
+            value(&received.resource, "hicached.actors"),
+            "index,allocator,evictor,writer,loader,sender,receiver,rank.0,rank.1"
+        );
     }
 }
 
@@ -313,20 +316,32 @@ async fn each_call_of_an_engine_without_traces_is_a_trace_of_its_own() {
     assert_eq!(handlers(&open), ["allocator", "index", "rank0", "rank1", "writer"], "{open}");
 }
 
+/// Either side of a request that goes over is one trace: that of prefill goes on through the receiver of the other group.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_request_of_a_demo_is_one_trace() {
+async fn every_request_of_a_demo_is_one_trace_on_either_side() {
     let receiver = Receiver::start().await;
     let set = ["trace.ratio_permille=1000".to_owned(), format!("trace.endpoint={}", receiver.endpoint)];
     let on = BusArgs { bus: BusKind::Memory, nats_url: None, set: set.into() };
     let decode = DecodeArgs { transfer: "tcp".to_owned() };
-    let (group, _) = DemoArgs { on, decode, requests: REQUESTS as u32, seed: 1, json: false }.groups().unwrap();
+    let (group, decode) = DemoArgs { on, decode, requests: REQUESTS as u32, seed: 1, json: false }.groups().unwrap();
     let prompts = Workload::new(1, &group.manifest).take(REQUESTS);
-    let outcome = Run::demo(&group, None, 1).run(stream::iter(prompts), None, |_| ()).await.unwrap();
+    let outcome = Run::demo(&group, Some(&decode), 1).run(stream::iter(prompts), None, |_| ()).await.unwrap();
     assert_eq!(outcome.fault(), None);
     let spans = receiver.spans();
     spans.assert_whole();
     assert!(spans.traces().values().all(|trace| trace.roots().len() == 1), "{spans}");
-    assert_eq!(spans.named("request").count(), REQUESTS);
+    // One more for each attempt that was not the last.
+    assert!(spans.named("request").count() >= 2 * REQUESTS, "{spans}");
+    let traces = spans.traces();
+    let sent = traces.values().filter(|trace| trace.named("transfer.send").count() > 0).collect::<Vec<_>>();
+    assert!(sent.len() >= REQUESTS, "{spans}");
+    for trace in sent {
+        let hops = handlers(trace);
+        for hop in ["index", "receiver", "sender"] {
+            assert!(hops.iter().any(|handler| handler == hop), "{hop} is not in {trace}");
+        }
+    }
+    assert!(spans.named("transfer.receive").count() >= REQUESTS, "{spans}");
 }
 
 /// Requests of the demo: enough to evict and to load again.
