@@ -7,6 +7,8 @@ mod rank_rig;
 mod refusals;
 #[path = "rank_rig/spans.rs"]
 mod spans;
+#[path = "rank_rig/transfers.rs"]
+mod transfers;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};

@@ -149,6 +149,8 @@ pub(crate) enum Said {
     Index(IndexNews),
     Writer(WriterIn),
     Loader(LoaderIn),
+    Sender(SenderIn),
+    Receiver(ReceiverIn),
     Answer(Answer),
 }
 
@@ -320,6 +322,8 @@ impl Rig {
                 Dest::Actor(Address::Index) => Said::Index(IndexNews::decode_body(kind, body).unwrap().unwrap()),
                 Dest::Actor(Address::Writer) => Said::Writer(WriterIn::decode_body(kind, body).unwrap().unwrap()),
                 Dest::Actor(Address::Loader) => Said::Loader(LoaderIn::decode_body(kind, body).unwrap().unwrap()),
+                Dest::Actor(Address::Sender) => Said::Sender(SenderIn::decode_body(kind, body).unwrap().unwrap()),
+                Dest::Actor(Address::Receiver) => Said::Receiver(ReceiverIn::decode_body(kind, body).unwrap().unwrap()),
                 Dest::Reply(_) => Said::Answer(Answer::decode_body(kind, body).unwrap().unwrap()),
                 Dest::Actor(_) | Dest::Peer(..) | Dest::Events => panic!("a rank does not speak to {:?}", parcel.to),
             };
