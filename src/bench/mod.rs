@@ -6,5 +6,6 @@ mod error;
 pub mod index;
 mod processes;
 pub mod recovery;
+pub mod transfer;
 
 pub use self::error::BenchError;

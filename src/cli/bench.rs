@@ -1,14 +1,17 @@
 //! `hicached bench`: the measurements of single parts.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Subcommand;
 
 use super::{Failure, Progress, output, print_json, runtime};
-use crate::bench::{BenchError, allocator, bus, index, recovery};
+use crate::bench::transfer::TransferError;
+use crate::bench::{BenchError, allocator, bus, index, recovery, transfer};
 use crate::bus::server::ServerError;
 use crate::replay::demo;
 use crate::replay::run::RunError;
+use crate::replay::signals::Signals;
 
 /// What is measured.
 #[derive(Debug, Subcommand)]
@@ -21,6 +24,8 @@ pub(super) enum Bench {
     Index(index::IndexArgs),
     /// Everything killed and started again: how long until it serves, and whether every page is served again
     Recovery(recovery::RecoveryArgs),
+    /// Pages from rank to rank by every backend, beside a plain copy and bare sockets
+    Transfer(transfer::TransferArgs),
 }
 
 impl From<BenchError> for Failure {
@@ -41,6 +46,28 @@ impl From<BenchError> for Failure {
             | BenchError::Failed { .. }
             | BenchError::Late { .. }
             | BenchError::Signals(_) => Self::Fault(error.to_string()),
+        }
+    }
+}
+
+impl From<TransferError> for Failure {
+    fn from(error: TransferError) -> Self {
+        match error {
+            TransferError::Room { .. } => Self::Usage(error.to_string()),
+            TransferError::Io { .. }
+            | TransferError::Shm(_)
+            | TransferError::Layout(_)
+            | TransferError::Layer(_)
+            | TransferError::Pool(_)
+            | TransferError::Owners(_)
+            | TransferError::Runs(_)
+            | TransferError::Start(_)
+            | TransferError::Refused(_)
+            | TransferError::Ended { .. }
+            | TransferError::Missing { .. }
+            | TransferError::Wrong { .. }
+            | TransferError::Late
+            | TransferError::Stopped => Self::Fault(error.to_string()),
         }
     }
 }
@@ -89,6 +116,32 @@ pub(super) fn run(bench: &Bench) -> Result<(), Failure> {
                 None => Ok(()),
                 Some(run) => Err(Failure::Fault(format!("{} of {} pages came back", run.hit_pages, run.records))),
             }
+        }
+        Bench::Transfer(args) => print(args.json, &runtime()?.block_on(transfer(args))?),
+    }
+}
+
+/// Measures on a thread of its own, so that a signal is heard and the pools are removed.
+async fn transfer(args: &transfer::TransferArgs) -> Result<transfer::Report, Failure> {
+    let mut signals = Signals::heard().map_err(|error| Failure::Fault(format!("signals: {error}")))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let (of_run, stopped) = (args.clone(), stop.clone());
+    let mut measured = tokio::task::spawn_blocking(move || {
+        let progress = Progress::new("rounds", transfer::steps(&of_run));
+        let mut done = 0;
+        transfer::run(&of_run, &stopped, || {
+            done += 1;
+            progress.at(done);
+        })
+    });
+    let broke = |error: tokio::task::JoinError| Failure::Fault(format!("the measurement broke off: {error}"));
+    tokio::select! {
+        report = &mut measured => Ok(report.map_err(broke)??),
+        signal = signals.next() => {
+            stop.store(true, Ordering::Relaxed);
+            // Whatever it says then, it was not to go on.
+            measured.await.map_err(broke)?.ok();
+            Err(Failure::Interrupted(signal))
         }
     }
 }
