@@ -158,6 +158,17 @@ pub(super) struct Span {
 }
 
 impl Span {
+    /// Writes `bytes` to its first bytes.
+    ///
+    /// # Panics
+    /// When it has fewer.
+    pub(super) fn write(self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.bytes, "{} bytes into {}", bytes.len(), self.bytes);
+        // SAFETY: so many bytes are mapped and writable (asserted, contract of the type); memory of this thread overlaps
+        // no pool.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr(), bytes.len()) };
+    }
+
     /// What is left behind its first `bytes` bytes.
     ///
     /// # Panics

@@ -69,9 +69,11 @@ struct Link<'a> {
     flying: VecDeque<(u32, Piece)>,
     flying_bytes: u64,
     number: u32,
-    /// The acknowledgement that is being read.
-    ack: [u8; ACK_BYTES],
-    ack_bytes: usize,
+    /// Acknowledgements as they come, the last of them perhaps in part.
+    acks: [u8; ACK_BYTES * ACKS_AT_ONCE],
+    acks_bytes: usize,
+    /// Where bytes pass through that are summed up; empty when none are.
+    part: Vec<u8>,
     /// When something last moved.
     moved: Instant,
 }
@@ -82,8 +84,17 @@ impl<'a> Link<'a> {
         for address in peer.address.to_socket_addrs()? {
             match TcpStream::connect_timeout(&address, peer.settings.connect).and_then(Socket::new) {
                 Ok(socket) => {
-                    let (flying, ack, moved) = (VecDeque::new(), [0; ACK_BYTES], Instant::now());
-                    return Ok(Self { peer, socket, flying, flying_bytes: 0, number: 0, ack, ack_bytes: 0, moved });
+                    return Ok(Self {
+                        peer,
+                        socket,
+                        flying: VecDeque::new(),
+                        flying_bytes: 0,
+                        number: 0,
+                        acks: [0; ACK_BYTES * ACKS_AT_ONCE],
+                        acks_bytes: 0,
+                        part: vec![0; if peer.settings.checksum { checksum::PART_BYTES } else { 0 }],
+                        moved: Instant::now(),
+                    });
                 }
                 Err(error) => last = error,
             }
@@ -119,7 +130,7 @@ impl<'a> Link<'a> {
     fn send(&mut self, piece: Piece) -> io::Result<()> {
         let rows = piece.positions();
         let spans = piece.spans();
-        let sum = self.peer.settings.checksum.then(|| checksum::of(&spans));
+        let sum = self.peer.settings.checksum.then(|| checksum::of(&spans, &mut self.part));
         self.number = self.number.wrapping_add(1);
         let mut head = Header::of(&piece.claiming(&rows), self.number, sum).encode(&rows);
         let mut parts = Vec::with_capacity(1 + spans.len());
@@ -136,8 +147,9 @@ impl<'a> Link<'a> {
                     self.moved = Instant::now();
                 }
                 Moved::Later => {
+                    // Acknowledgements wake nobody here: they come between frames, and without room none is of use.
                     if !self.read_acks()? {
-                        self.pause(Wait::Both, PATIENCE)?;
+                        self.pause(Wait::Write, PATIENCE)?;
                     }
                 }
             }
@@ -149,18 +161,21 @@ impl<'a> Link<'a> {
     fn read_acks(&mut self) -> io::Result<bool> {
         let mut any = false;
         while !self.flying.is_empty() {
-            match self.socket.read(&[span_of(&mut self.ack[self.ack_bytes..])])? {
-                Moved::Later => break,
-                Moved::Bytes(bytes) => {
-                    any = true;
-                    self.moved = Instant::now();
-                    self.ack_bytes += bytes;
-                }
+            let room = &mut self.acks[self.acks_bytes..];
+            let room_bytes = room.len();
+            let Moved::Bytes(bytes) = self.socket.read(&[span_of(room)])? else { break };
+            any = true;
+            self.moved = Instant::now();
+            let acks_bytes = self.acks_bytes + bytes;
+            let whole_bytes = acks_bytes - acks_bytes % ACK_BYTES;
+            for at in (0..whole_bytes).step_by(ACK_BYTES) {
+                let ack = self.acks[at..].first_chunk().and_then(Ack::decode);
+                self.answered(ack.ok_or_else(|| wrong("an acknowledgement that nobody gives"))?)?;
             }
-            if self.ack_bytes == ACK_BYTES {
-                self.ack_bytes = 0;
-                let ack = Ack::decode(&self.ack).ok_or_else(|| wrong("an acknowledgement that nobody gives"))?;
-                self.answered(ack)?;
+            self.acks.copy_within(whole_bytes..acks_bytes, 0);
+            self.acks_bytes = acks_bytes - whole_bytes;
+            if bytes < room_bytes {
+                break;
             }
         }
         Ok(any)
@@ -216,6 +231,8 @@ fn wrong(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
+/// Acknowledgements that one call reads.
+const ACKS_AT_ONCE: usize = 32;
 /// Between two looks at a lane while acknowledgements are waited for and the window has room.
 const LOOK: Duration = Duration::from_millis(1);
 /// Between two looks at whether a peer that takes nothing is to be given up.

@@ -29,8 +29,6 @@ pub(super) enum Wait {
     Read,
     /// Room to write.
     Write,
-    /// Either.
-    Both,
 }
 
 impl Socket {
@@ -94,7 +92,6 @@ impl Socket {
         let events = match what {
             Wait::Read => libc::POLLIN,
             Wait::Write => libc::POLLOUT,
-            Wait::Both => libc::POLLIN | libc::POLLOUT,
         };
         let mut poll = libc::pollfd { fd: self.stream.as_raw_fd(), events, revents: 0 };
         let ms = libc::c_int::try_from(patience.as_millis().max(1)).unwrap_or(libc::c_int::MAX);
@@ -107,34 +104,17 @@ impl Socket {
         if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) }
     }
 
-    /// Waits for the first byte of what comes next, as long as it likes; `false` when the other side has closed.
+    /// From how many bytes on there is something to read. A thread that wakes for each packet reads little at a time.
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn begins(&self) -> io::Result<bool> {
-        let mut byte = [0];
-        loop {
-            match self.stream.peek(&mut byte) {
-                Ok(bytes) => return Ok(bytes > 0),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.wait(Wait::Read, LONG).map(drop)?,
-                Err(error) => return Err(error),
-            }
-        }
-    }
-
-    /// Fills `bytes`; no pause is longer than `idle`.
-    ///
-    /// # Errors
-    /// The system's, [`io::ErrorKind::UnexpectedEof`], or [`io::ErrorKind::TimedOut`].
-    pub(super) fn fill(&self, bytes: &mut [u8], idle: Duration) -> io::Result<()> {
-        let mut left = span_of(bytes);
-        while left.bytes > 0 {
-            match self.read(&[left])? {
-                Moved::Bytes(read) => left = left.skip(read),
-                Moved::Later => self.readable(idle)?,
-            }
-        }
-        Ok(())
+    pub(super) fn set_low_water(&self, bytes: usize) -> io::Result<()> {
+        let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+        let (fd, option) = (self.stream.as_raw_fd(), std::ptr::from_ref(&value).cast());
+        let option_bytes = size_of::<libc::c_int>() as libc::socklen_t;
+        // SAFETY: the descriptor is open, and `option` is a number of so many bytes.
+        let set = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT, option, option_bytes) };
+        if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Waits until something can be read.
@@ -223,7 +203,5 @@ fn moved(result: isize) -> io::Result<Moved> {
     }
 }
 
-/// Between two looks at a connection on which nothing has begun.
-const LONG: Duration = Duration::from_secs(60);
 /// Pieces of memory one call takes.
 const PARTS_MAX: usize = 1_024;
