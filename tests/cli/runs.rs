@@ -53,7 +53,8 @@ fn a_group_is_served_until_a_signal_and_keeps_its_pool_file() {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("the program starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
     let first = lines.next().expect("a line").expect("readable");
-    let ready = "ready: group served: index, allocator, evictor, writer, loader, rank.0 on the memory bus";
+    let ready =
+        "ready: group served: index, allocator, evictor, writer, loader, sender, receiver, rank.0 on the memory bus";
     assert_eq!(first, ready);
     let code = end(&mut child, rustix::process::Signal::TERM);
     let rest: Vec<String> = lines.map_while(Result::ok).collect();

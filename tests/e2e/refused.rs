@@ -7,8 +7,8 @@ async fn a_second_process_for_an_actor_is_refused_and_the_first_goes_on() {
     let Some(world) = World::new("second") else { return };
     // Nobody here is to count as silent, however busy the machine is.
     let lease = ["--set", "leases.control_ms=5000", "--set", "leases.rank_ms=5000"];
-    let mut processes =
-        ["index,loader,writer,evictor", "allocator", "ranks"].map(|run| world.process_with("second", run, &lease));
+    let mut processes = ["index,loader,writer,evictor,sender,receiver", "allocator", "ranks"]
+        .map(|run| world.process_with("second", run, &lease));
     processes.iter_mut().for_each(|process| drop(process.ready()));
     let mut engine = world.engine("second").await;
     let control = engine.client().control();
@@ -33,7 +33,7 @@ async fn a_second_process_for_an_actor_is_refused_and_the_first_goes_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_that_is_configured_differently_is_refused() {
     let Some(world) = World::new("differs") else { return };
-    let mut leader = world.process("differs", "index,allocator,writer,evictor,ranks");
+    let mut leader = world.process("differs", "index,allocator,writer,evictor,sender,receiver,ranks");
     let mut other = world.process_with("differs", "loader", &["--set", "l2.pages=1024"]);
     let (code, log) = other.ended();
     assert_eq!(code, Some(2), "{log}");

@@ -57,7 +57,8 @@ async fn a_process_that_ends_in_order_is_not_waited_for() {
     let Some(world) = World::new("goodbye") else { return };
     let lease = ["--set", "leases.control_ms=80000"];
     let process = |run| world.process_with("goodbye", run, &lease);
-    let mut processes: Vec<Process> = ["index,allocator,writer,evictor", "loader", "ranks"].map(process).into();
+    let mut processes: Vec<Process> =
+        ["index,allocator,writer,evictor,sender,receiver", "loader", "ranks"].map(process).into();
     processes.iter_mut().for_each(|process| drop(process.ready()));
     let mut engine = world.engine("goodbye").await;
     let before = engine.client().control();
@@ -75,8 +76,9 @@ async fn a_process_that_ends_in_order_is_not_waited_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_machine_that_was_silent_for_a_lease_begins_again_with_the_others() {
     let Some(world) = World::new("silent") else { return };
-    let mut processes: Vec<Process> =
-        ["index,allocator,writer,evictor", "loader", "ranks"].map(|run| world.process("silent", run)).into();
+    let mut processes: Vec<Process> = ["index,allocator,writer,evictor,sender,receiver", "loader", "ranks"]
+        .map(|run| world.process("silent", run))
+        .into();
     processes.iter_mut().for_each(|process| drop(process.ready()));
     let mut engine = world.engine("silent").await;
     let before = engine.client().control();
@@ -91,7 +93,7 @@ async fn a_machine_that_was_silent_for_a_lease_begins_again_with_the_others() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_broker_that_restarts_ends_no_incarnation() {
     let Some(mut world) = World::new("broker") else { return };
-    let mut processes: Vec<Process> = ["index,allocator,writer,evictor", "loader", "ranks"]
+    let mut processes: Vec<Process> = ["index,allocator,writer,evictor,sender,receiver", "loader", "ranks"]
         .map(|run| world.process_with("broker", run, &["--set", "leases.control_ms=5000"]))
         .into();
     processes.iter_mut().for_each(|process| drop(process.ready()));

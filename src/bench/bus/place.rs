@@ -139,7 +139,7 @@ mod tests {
         let (mut hosted, mut all) = (apart.hosted(), named);
         hosted.sort();
         all.sort();
-        assert_eq!((hosted, apart.processes()), (all, 7));
+        assert_eq!((hosted, apart.processes()), (all, 9));
         assert_eq!((Place::Here(BusKind::Nats).processes(), apart.bus()), (1, BusKind::Nats));
     }
 }
