@@ -27,19 +27,19 @@ fn a_bus_is_measured_with_each_actor_in_a_process_of_its_own() {
     let figures: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
     let buses = figures["buses"].as_array().expect("a list");
     let places: Vec<_> = buses.iter().map(|bus| (bus["bus"].as_str(), bus["processes"].as_u64())).collect();
-    assert_eq!(places, [(Some("memory"), Some(1)), (Some("nats"), Some(1)), (Some("nats"), Some(7))]);
+    assert_eq!(places, [(Some("memory"), Some(1)), (Some("nats"), Some(1)), (Some("nats"), Some(9))]);
     for (bus, what) in buses.iter().flat_map(|bus| ["raw", "open", "step", "commit"].map(|what| (bus, what))) {
         assert!(bus[what]["p50"].as_u64() > Some(0) && bus[what]["p99"].as_u64() > Some(0), "{what} of {bus}");
     }
 }
 
-/// The processes of a bench: its broker, five machines and a rank, once all of them were started.
+/// The processes of a bench: its broker, seven machines and a rank, once all of them were started.
 fn children(bench: &mut Child) -> Vec<i32> {
     let (pid, started) = (bench.id(), Instant::now());
     loop {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).expect("it runs");
         let pids: Vec<i32> = text.split_whitespace().map(|pid| pid.parse().expect("a pid")).collect();
-        if pids.len() == 7 {
+        if pids.len() == 9 {
             return pids;
         }
         assert!(started.elapsed() < LONG && bench.try_wait().expect("a child").is_none(), "{} processes", pids.len());
