@@ -302,8 +302,12 @@ impl Index {
         Ok(())
     }
 
-    /// Has the rank map the pool of its engine, if both are there.
+    /// Has the rank map the pool of its engine, if both are there. Not while pages of a dead engine may still be sent:
+    /// a push that has not reached the rank would read the new pool under their ids.
     fn attach(&mut self, now: Time, rank: Rank, out: &mut Vec<Effect>) {
+        if self.handovers.sends_of_the_dead() {
+            return;
+        }
         let op = self.ids.draw();
         let Some(member) = self.members.of_mut(rank) else { return };
         let (Some(_), Some(engine)) = (member.incarnation, member.engine.as_mut()) else { return };
@@ -319,6 +323,18 @@ impl Index {
             last_step: register.last_step,
         });
         self.calls.call(now, (op, CALL_RANK), Outgoing::Rank(rank, msg), &NO_TRACE, out);
+    }
+
+    /// Nothing of a dead engine is sent any more: pools that waited for that are mapped.
+    pub(super) fn attach_waiting(&mut self, now: Time, out: &mut Vec<Effect>) {
+        for rank in (0..self.config.cp_size()).map(Rank) {
+            let engine = self.members.of(rank).and_then(|member| member.engine.as_ref());
+            // One that was never asked for has no op of its own.
+            let is_asked = |op| op != OpId::default() && self.calls.is_open((op, CALL_RANK));
+            if engine.is_some_and(|engine| engine.attached.is_none() && !is_asked(engine.attach)) {
+                self.attach(now, rank, out);
+            }
+        }
     }
 
     pub(super) fn attached(&mut self, now: Time, from: &Sender, msg: Attached, out: &mut Vec<Effect>) {

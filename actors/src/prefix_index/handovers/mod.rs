@@ -101,6 +101,14 @@ impl Handovers {
         of.and_then(|name| self.tries.get(&name)).is_some_and(|this| this.stage() != Stage::Over)
     }
 
+    /// Whether pages of a session that died with its engine may still be sent.
+    pub(super) fn sends_of_the_dead(&self) -> bool {
+        self.tries.values().any(|this| match (&this.keeper, &this.side) {
+            (Keeper::Died(_) | Keeper::Held(_), Side::Sends(_)) => true,
+            (Keeper::Session(_), _) | (_, Side::Receives(_)) => false,
+        })
+    }
+
     /// Whether the session of this attempt waits for its pages.
     pub(super) fn waits_for_pages(&self, of: Option<TryId>) -> bool {
         let this = of.and_then(|name| self.tries.get(&name));
@@ -371,6 +379,7 @@ impl Index {
         if let Some(pages) = held {
             self.handovers.forget(now, name);
             self.release_held(now, &pages, out);
+            self.attach_waiting(now, out);
         }
         let waiting: Vec<TryId> = self.handovers.of_transfer(name.transfer).map(|(name, _)| name).collect();
         waiting.into_iter().for_each(|name| self.begin_try(now, name, out));

@@ -120,30 +120,25 @@ impl Index {
         let is_first = self.handovers.is_first(name);
         let Some(receiving) = self.handovers.receiving(name) else { return };
         let cause = brief(cause);
-        let waits = match receiving.state {
-            State::Waiting | State::Expecting => receiving.waits.take(),
+        match receiving.state {
+            State::Waiting if !is_first => return self.receiving_failed(now, name, cause, out),
+            State::Waiting => receiving.positions.start = receiving.positions.end,
+            State::Expecting => {}
             State::Unexpecting { .. } | State::Arrived { .. } | State::Failed { .. } => return,
-        };
-        if matches!(receiving.state, State::Waiting) && !is_first {
-            receiving.state = State::Failed { cause: cause.clone() };
-            self.try_over(now, name, out);
-        } else {
-            if matches!(receiving.state, State::Waiting) {
-                receiving.positions.start = receiving.positions.end;
-            }
-            receiving.state = State::Unexpecting { cause: cause.clone() };
-            let msg = Unexpect { attempt: name.attempt, cause: cause.clone() };
-            self.tell_receiver(now, name, msg.into(), out);
         }
-        self.answer_waiting(waits, failed(name, &cause).into(), out);
+        receiving.state = State::Unexpecting { cause: cause.clone() };
+        self.tell_receiver(now, name, Unexpect { attempt: name.attempt, cause }.into(), out);
     }
 
     /// The session found no room and never ran: its attempt may come again, and who waits is told that nobody knows it.
+    /// One that a higher attempt has given up stays until it is over, since that one waits for it.
     pub(in crate::prefix_index) fn withdraw_handover(&mut self, session: &Session, out: &mut Vec<Effect>) {
-        let Some(this) = session.handover.and_then(|name| Some((name, self.handovers.tries.remove(&name)?))) else {
+        let Some(name) = session.handover else { return };
+        if let Some(given_up) = self.handovers.tries.get_mut(&name).filter(|this| this.stage() == Stage::Running) {
+            given_up.keeper = Keeper::Held(Vec::new());
             return;
-        };
-        if let (name, Try { side: Side::Receives(receiving), .. }) = this {
+        }
+        if let Some(Try { side: Side::Receives(receiving), .. }) = self.handovers.tries.remove(&name) {
             self.answer_waiting(receiving.waits, Refusal::from(Unknown::new("transfer", name.transfer)).into(), out);
         }
     }
@@ -174,7 +169,8 @@ impl Index {
         let tokens = this.tokens;
         let Side::Receives(receiving) = &mut this.side else { return Err(unknown()) };
         match &receiving.state {
-            State::Waiting | State::Expecting => {
+            // Whoever hears that it failed may compute: nothing writes the pages then.
+            State::Waiting | State::Expecting | State::Unexpecting { .. } => {
                 receiving.waits = from.reply.clone().map(|to| (to, from.op));
                 Ok(())
             }
@@ -184,7 +180,7 @@ impl Index {
                 Ok(())
             }
             State::Arrived { blob: None } => Err(WrongState::new(msg.transfer, "stepped on").into()),
-            State::Unexpecting { cause } | State::Failed { cause } => Err(failed(name, cause)),
+            State::Failed { cause } => Err(failed(name, cause)),
         }
     }
 
@@ -257,6 +253,11 @@ impl Index {
     }
 
     fn not_received(&mut self, now: Time, name: TryId, cause: String, out: &mut Vec<Effect>) {
+        self.receiving_failed(now, name, cause, out);
+        self.finish_drained(now, out);
+    }
+
+    fn receiving_failed(&mut self, now: Time, name: TryId, cause: String, out: &mut Vec<Effect>) {
         let Some(receiving) = self.handovers.receiving(name) else { return };
         // What made this side give up says more than the receiver's echo of it.
         let cause = receiving.failure().map_or(cause, str::to_owned);
@@ -265,7 +266,6 @@ impl Index {
         let waits = receiving.waits.take();
         self.answer_waiting(waits, refusal.into(), out);
         self.try_over(now, name, out);
-        self.finish_drained(now, out);
     }
 }
 

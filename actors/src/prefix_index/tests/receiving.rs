@@ -44,6 +44,11 @@ impl Script {
     }
 }
 
+/// What whoever waits is told of an attempt that came to nothing.
+fn failed(cause: &str) -> Refusal {
+    WrongState::new(TRANSFER, &format!("failed: {cause}")).into()
+}
+
 #[test]
 fn the_tail_page_is_private_until_the_step_that_fills_it() {
     for lookahead in [0, 1] {
@@ -147,8 +152,9 @@ fn pages_behind_a_load_are_expected_when_it_has_ended_well() {
         } else {
             let cause = "its load failed".to_owned();
             assert_eq!(script.told_receiver(), [Unexpect { attempt: 1, cause }.into()], "its peer may ask");
-            assert_eq!(script.refusal(waits), &WrongState::new(TRANSFER, "failed: its load failed").into());
+            assert!(!script.is_answered(waits), "it may compute when nothing writes its pages");
             script.not_arriving(1);
+            assert_eq!(script.refusal(waits), &WrongState::new(TRANSFER, "failed: its load failed").into());
             script.compute(session, 2, 0..4, true);
             assert_eq!(script.probe(&path).l1, 4, "it is a session like any other");
         }
@@ -219,7 +225,7 @@ fn whatever_ends_the_session_its_pages_stay_until_nothing_writes_them() {
             end(&mut script, session);
             let unexpect = ReceiverIn::from(Unexpect { attempt: 1, cause: cause.to_owned() });
             assert_eq!(script.told_receiver(), std::slice::from_ref(&unexpect));
-            assert_eq!(script.refusal(waits), &WrongState::new(TRANSFER, &format!("failed: {cause}")).into());
+            assert!(!script.is_answered(waits), "{cause}: its pages may be written");
             script.receiver_says(Expected { attempt: 1 });
             script.receiver_says(Rejected { refusal: Unknown::new("transfer", TRANSFER).into() });
             script.pass_ms(60_000);
@@ -228,6 +234,10 @@ fn whatever_ends_the_session_its_pages_stay_until_nothing_writes_them() {
             assert_eq!(script.index.private_pages(), pages, "{cause}");
             for _ in 0..2 {
                 if arrives { script.arrive(1, 128) } else { script.not_arriving(1) }
+            }
+            match script.answer(waits) {
+                Answer::HandedOver(over) => assert!(arrives && over.received == 2, "{cause}"),
+                answer => assert_eq!(answer, &failed(cause).into()),
             }
             script.take_frees();
             let kept = if arrives && cause == "its session closed" { 2 } else { 0 };
@@ -272,7 +282,8 @@ fn a_higher_attempt_waits_for_the_end_of_the_lower_one_which_is_told_why() {
     let lower = script.open_as(receives(1, &path, 128));
     let waits = script.ask_handover(1);
     let higher = script.open_as(receives(2, &path, 128));
-    assert_eq!(script.refusal(waits), &WrongState::new(TRANSFER, "failed: attempt 2 came").into());
+    let again = script.ask_handover(1);
+    assert!(!script.is_answered(waits) && !script.is_answered(again), "its pages may be written");
     let told: Vec<&str> = script.told_receiver().iter().map(ReceiverIn::code).collect();
     assert_eq!(told, ["expect", "unexpect"]);
     let third = script.open_as(receives(3, &path, 128));
@@ -281,6 +292,7 @@ fn a_higher_attempt_waits_for_the_end_of_the_lower_one_which_is_told_why() {
     assert_eq!(script.counter("index.contradicted"), 0);
     script.told_receiver();
     script.not_arriving(1);
+    assert_eq!(script.refusal(again), &failed("attempt 2 came"), "the newest is answered");
     let pages = script.opened(third).pages.clone();
     let expect = ReceiverIn::from(Expect { attempt: 3, tokens: 128, first: 0, pages });
     assert_eq!(script.told_receiver(), [expect, HandoverSettled { attempt: 1 }.into()]);
@@ -319,6 +331,23 @@ fn who_waits_for_a_session_that_finds_no_room_is_told_that_there_is_none() {
     assert!(matches!(script.refusal(waits), Refusal::Unknown(_)));
     script.open_as(receives(1, &keys(1, 1), 64));
     assert_eq!(script.told_receiver().len(), 1, "the same attempt, with room");
+}
+
+#[test]
+fn a_lower_attempt_that_finds_no_room_is_over_before_the_higher_one_begins() {
+    let mut script = Script::serving(0);
+    let path = keys(1, 1);
+    script.ask(receives(1, &path, 64));
+    let reserve = script.op_of("reserve");
+    let higher = script.open_as(receives(2, &path, 64));
+    script.news(Address::Allocator, reserve, Short { short: vec![1] }.into());
+    assert_eq!(script.told_receiver().iter().map(ReceiverIn::code).collect::<Vec<_>>(), ["unexpect"]);
+    script.not_arriving(1);
+    let pages = script.opened(higher).pages.clone();
+    let expect = ReceiverIn::from(Expect { attempt: 2, tokens: 64, first: 0, pages });
+    assert_eq!(script.told_receiver(), [expect, HandoverSettled { attempt: 1 }.into()]);
+    script.arrive(2, 64);
+    assert_eq!(script.probe(&path).l1, 1);
 }
 
 #[test]

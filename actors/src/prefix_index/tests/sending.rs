@@ -426,3 +426,19 @@ fn sender_and_receiver_hear_which_lives_the_ranks_are_in() {
     let again = |msg: &Outgoing| matches!(msg, Outgoing::Sender(SenderIn::RankIs(is)) if is.incarnation == next);
     assert!(!script.sent.iter().any(|(_, msg)| again(msg)), "said once it is taken in");
 }
+
+#[test]
+fn a_pool_is_mapped_when_nothing_of_a_dead_engine_is_sent_any_more() {
+    let mut script = Script::serving(0);
+    script.open_as(sends(1, &keys(1, 1), 64));
+    script.take_all();
+    let before = script.count_of("attach");
+    for _ in 0..2 {
+        script.register(Rank(0), Incarnation([0xe1; 16]), 65);
+        assert_eq!(script.count_of("attach"), before, "a push that is on its way would read it");
+    }
+    script.over(false);
+    assert_eq!(script.count_of("attach"), before + 1);
+    script.over(false);
+    assert_eq!(script.count_of("attach"), before + 1, "once");
+}
