@@ -194,11 +194,11 @@ fn a_new_control_incarnation_ends_what_the_old_one_began() {
             rig.collect();
             std::thread::yield_now();
         }
-        let hellos = rig.heard(OpId::default()).into_iter().filter_map(|said| match said {
+        let mut hellos = rig.heard(OpId::default()).into_iter().filter_map(|said| match said {
             Said::Index(IndexNews::RankHello(hello)) => Some((hello.adopted_by, hello.old_ops)),
             _ => None,
         });
-        assert_eq!(hellos.last(), Some((next, 0)));
+        assert_eq!(hellos.next_back(), Some((next, 0)));
         assert!(rig.heard(TRANSFER).is_empty(), "nobody hears of it");
     }
     // What the engine still computes goes nowhere.
