@@ -65,7 +65,7 @@ pub struct Rate {
     pub cpu_s_per_gb: f64,
     /// Frames, pieces or calls.
     pub descriptors: u64,
-    /// Runs that are contiguous at both ends, over all buffers.
+    /// Runs that are contiguous at both ends, over all buffers; of the plain ways also cut where a call ends.
     pub runs: u64,
     /// The same by the plain way that does this work without a protocol, in the same round.
     pub against: Option<Against>,
@@ -236,16 +236,17 @@ impl fmt::Display for Report {
         let (streams, threads) = (self.streams_per_rank, self.copy_threads_per_rank);
         writeln!(f, "a rank: {streams} streams, frames of {} bytes, {threads} threads that copy", self.frame_bytes)?;
         writeln!(f, "GB/s, processor seconds per GB, rate by that of the plain way (memcpy for shm, else sockets)")?;
-        write!(f, "\n{:>13} {:>5} {:>6} {:>5} {:<10} {:>7}", "bytes", "pages", "layers", "ranks", "ends", "runs")?;
+        write!(f, "\n{:>13} {:>5} {:>6} {:>5} {:<10}", "bytes", "pages", "layers", "ranks", "ends")?;
+        write!(f, " {:>7} {:>6}", "runs", "pieces")?;
         for rate in self.rows.first().iter().flat_map(|row| &row.rates) {
             write!(f, "  {:<18}", rate.way)?;
         }
         writeln!(f)?;
         for row in &self.rows {
-            let runs = row.rates.first().map_or(0, |rate| rate.runs);
+            let (runs, pieces) = row.rates.last().map_or((0, 0), |rate| (rate.runs, rate.descriptors));
             let (shape, ends) = ((row.pages, row.layers, row.ranks), row.ends.name());
             let (pages, layers, ranks) = shape;
-            write!(f, "{:>13} {pages:>5} {layers:>6} {ranks:>5} {ends:<10} {runs:>7}", row.bytes)?;
+            write!(f, "{:>13} {pages:>5} {layers:>6} {ranks:>5} {ends:<10} {runs:>7} {pieces:>6}", row.bytes)?;
             for rate in &row.rates {
                 let by = rate.against.map_or(String::new(), |against| format!("{:.2}", against.rate));
                 write!(f, "  {:>6.2} {:>6.3} {by:<4}", rate.gb_per_s, rate.cpu_s_per_gb)?;
