@@ -15,7 +15,7 @@ use hicached_actors::calls::draw;
 use hicached_actors::protocol::{Address, Key};
 use hicached_client::bus::Bus;
 use hicached_client::client::Client;
-use hicached_client::engine::{Engine, Prompt};
+use hicached_client::engine::{Engine, Prompt, Verify};
 use hicached_client::tokens::PagePlan;
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
@@ -203,7 +203,8 @@ impl Model {
 
     async fn engine(&self, group: &Checked) -> Result<(Engine, Arc<dyn Bus>), BenchError> {
         let bus = connect(&group.config.bus).await?;
-        let load = Load { sessions: SESSIONS, chunk_tokens: u32::MAX, abort_permille: 0, seed: 1 };
+        let (chunk_tokens, verify) = (u32::MAX, Verify::Hits);
+        let load = Load { sessions: SESSIONS, chunk_tokens, abort_permille: 0, verify, seed: 1 };
         Ok((Engine::start(bus.clone(), load.engine_config(group, None)).await?, bus))
     }
 

@@ -1,4 +1,4 @@
-//! `hicached engine`: the synthetic engine as a process of its own.
+//! `hicached engine`: the synthetic engine as a process of its own, or two that hand every request over.
 //!
 //! Numbers of requests come on standard input, one a line; each request that is over is one JSON object a line on
 //! standard output, behind a line that begins with `ready`. When the input ends, the rest is served and the last line
@@ -10,14 +10,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use clap::Args;
 use futures_util::stream;
-use hicached_client::engine::{Ended, Engine, Progress};
+use hicached_client::engine::{Progress, Verify};
 use tokio::sync::mpsc;
 
-use super::{ConfigArgs, Failure, print, print_json, runtime};
+use super::{Failure, GroupsArgs, print, print_json, runtime};
+use crate::bus::Bus;
 use crate::config::{BusKind, Checked};
 use crate::replay::lines::{EndedLine, Totals};
 use crate::replay::load::Load;
 use crate::replay::numbered::Numbered;
+use crate::replay::side::{Engines, Over};
 use crate::replay::signals::Signals;
 use crate::replay::trace::Trace;
 use crate::shell::{Clock, connect};
@@ -25,9 +27,10 @@ use crate::telemetry::{Origin, Telemetry};
 
 /// Arguments of `engine`.
 #[derive(Debug, Args)]
+#[command(after_help = TWO)]
 pub(super) struct EngineArgs {
     #[command(flatten)]
-    config: ConfigArgs,
+    config: GroupsArgs,
     /// A trace whose requests the numbers stand for; without one they stand for the demo's
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
@@ -46,7 +49,14 @@ pub(super) struct EngineArgs {
     /// Requests of a thousand that are aborted on the way
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = clap::value_parser!(u32).range(..=1000))]
     abort_permille: u32,
+    /// Compare every full page once more before its request is closed, and not only what was served
+    #[arg(long)]
+    verify_everything: bool,
 }
+
+const TWO: &str = "\
+With a second --config two engines serve every request: that of the first group computes the prompt and hands it over,
+that of the second one decodes. transfer.to of the first group names the second one.";
 
 pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
     let mut faults = Vec::new();
@@ -55,49 +65,89 @@ pub(super) fn run(args: &EngineArgs) -> Result<(), Failure> {
         faults.push(format!("--trace: {error}"));
         None
     });
-    let group = match args.config.checked() {
-        Ok(group) if group.config.bus.kind == BusKind::Memory => {
-            faults.push("bus.kind is memory: it reaches nobody outside a process, make it nats".to_owned());
-            None
-        }
-        Ok(group) => Some(group),
+    let groups = match args.config.checked() {
+        Ok(groups) => groups,
         Err(Failure::Usage(why)) => {
             faults.push(why);
-            None
+            Vec::new()
         }
         Err(other) => return Err(other),
     };
-    let Some(group) = group.filter(|_| faults.is_empty()) else { return Err(Failure::Usage(faults.join("\n"))) };
+    faults.extend(faults_of(&groups));
+    let (prefill, decode) = match groups.as_slice() {
+        [prefill, others @ ..] if faults.is_empty() => (prefill, others.first()),
+        _ => return Err(Failure::Usage(faults.join("\n"))),
+    };
     let requests = match trace {
-        Some(trace) => Numbered::trace(trace, &group.manifest),
-        None => Numbered::demo(args.seed, args.lap, &group.manifest),
+        Some(trace) => Numbered::trace(trace, &prefill.manifest),
+        None => Numbered::demo(args.seed, args.lap, &prefill.manifest),
     };
     let load = Load {
         sessions: args.concurrency as usize,
         chunk_tokens: args.chunk_tokens,
         abort_permille: args.abort_permille,
+        verify: if args.verify_everything { Verify::Everything } else { Verify::Hits },
         seed: args.seed,
     };
-    runtime()?.block_on(serve(&group, load, requests))
+    runtime()?.block_on(serve(prefill, decode, load, requests))
 }
 
-async fn serve(group: &Checked, load: Load, mut requests: Numbered) -> Result<(), Failure> {
+/// What keeps an engine from serving `groups`.
+fn faults_of(groups: &[Checked]) -> Vec<String> {
+    let mut faults = Vec::new();
+    if groups.iter().any(|group| group.config.bus.kind == BusKind::Memory) {
+        faults.push("bus.kind is memory: it reaches nobody outside a process, make it nats".to_owned());
+    }
+    match groups {
+        [prefill, decode] if !prefill.config.transfer.to.contains(&decode.config.group.name) => {
+            let (to, name) = (&prefill.config.transfer.to, &decode.config.group.name);
+            faults.push(format!("transfer.to is {to:?}: the second --config is of the group {name:?}, name it there"));
+        }
+        [_, _, _, ..] => faults.push(format!("--config names {} groups: give one or two", groups.len())),
+        [] | [_] | [_, _] => {}
+    }
+    faults
+}
+
+async fn serve(prefill: &Checked, decode: Option<&Checked>, load: Load, requests: Numbered) -> Result<(), Failure> {
     let mut signals = Signals::heard().map_err(|error| Failure::Fault(format!("signals: {error}")))?;
-    let bus = connect(&group.config.bus).await.map_err(|error| Failure::Usage(error.to_string()))?;
-    let origin = Origin {
-        group: group.config.group.name.clone(),
-        actors: vec!["engine".to_owned()],
-        bus: group.config.bus.kind,
+    let bus = connect(&prefill.config.bus).await.map_err(|error| Failure::Usage(error.to_string()))?;
+    let mut telemetry = vec![telemetry_of(prefill, &bus).await?];
+    let prefill = (prefill, telemetry[0].spans());
+    let decode = match decode {
+        Some(group) => {
+            telemetry.push(telemetry_of(group, &bus).await?);
+            Some((group, telemetry[1].spans()))
+        }
+        None => None,
     };
-    let telemetry = Telemetry::start(&group.config.trace, origin, Clock::start());
-    let telemetry = telemetry.map_err(|error| Failure::Usage(error.to_string()))?;
-    telemetry.join(&bus).await;
-    let started = tokio::select! {
-        engine = Engine::start(bus.clone(), load.engine_config(group, telemetry.spans())) => engine,
+    let groups = [Some(prefill.0), decode.as_ref().map(|(group, _)| *group)].into_iter().flatten();
+    let names: Vec<&str> = groups.map(|group| group.config.group.name.as_str()).collect();
+    let engines = tokio::select! {
+        engines = Engines::start(prefill, decode, ATTEMPTS_MAX, &load, &bus) => engines?,
         signal = signals.next() => return Err(Failure::Interrupted(signal)),
     };
-    let mut engine = started.map_err(|error| Failure::Fault(format!("the engine cannot join: {error}")))?;
-    print(&format!("ready engine of {}", group.config.group.name))?;
+    print(&format!("ready engine of {}", names.join(" and ")))?;
+    let served = until_input_ends(engines, requests, &mut signals).await;
+    for telemetry in telemetry {
+        telemetry.stop().await;
+    }
+    bus.close();
+    served
+}
+
+/// Where spans of the engine of `group` go.
+async fn telemetry_of(group: &Checked, bus: &Arc<dyn Bus>) -> Result<Telemetry, Failure> {
+    let config = &group.config;
+    let origin = Origin { group: config.group.name.clone(), actors: vec!["engine".to_owned()], bus: config.bus.kind };
+    let telemetry = Telemetry::start(&config.trace, origin, Clock::start());
+    let telemetry = telemetry.map_err(|error| Failure::Usage(error.to_string()))?;
+    telemetry.join(bus).await;
+    Ok(telemetry)
+}
+
+/// Serves the requests whose numbers come on standard input, and writes the line of each, and the totals.
+async fn until_input_ends(mut engines: Engines, mut requests: Numbered, signals: &mut Signals) -> Result<(), Failure> {
     let refused = Arc::new(Mutex::new(None));
     let numbers = numbers_of_input(refused.clone());
     let prompts = stream::unfold((numbers, &mut requests), async |(mut numbers, requests)| {
@@ -105,21 +155,18 @@ async fn serve(group: &Checked, load: Load, mut requests: Numbered) -> Result<()
         Some(((number, requests.prompt(number as u64)), (numbers, requests)))
     });
     let mut unwritten = None;
-    let over = |ended: Ended, now: Progress| {
-        if let Err(failure) = print_json(&EndedLine::of(ended, now)) {
+    let over = |over: Over, now: Progress| {
+        if let Err(failure) = print_json(&EndedLine::of(over, now)) {
             unwritten.get_or_insert(failure);
         }
     };
     let served = tokio::select! {
-        report = engine.run_numbered(prompts, over) => Ok(report),
+        report = engines.run_numbered(prompts, over) => Ok(report),
         signal = signals.next() => Err(Failure::Interrupted(signal)),
     };
-    engine.stop().await;
+    engines.stop().await;
     // Whoever feeds this process need not wait for what is still exported.
-    let told = served.and_then(|report| print_json(&Totals::of(report)));
-    telemetry.stop().await;
-    bus.close();
-    told?;
+    served.and_then(|report| print_json(&Totals::of(report)))?;
     match (unwritten, refused.lock().unwrap_or_else(PoisonError::into_inner).take()) {
         (Some(failure), _) => Err(failure),
         (None, Some(refused)) => Err(Failure::Usage(refused)),
@@ -153,3 +200,7 @@ fn numbers_of_input(refused: Arc<Mutex<Option<String>>>) -> mpsc::Receiver<usize
     });
     inbox
 }
+
+/// Attempts at one handover. Processes of both groups end and come back meanwhile: the pauses between so many attempts
+/// are longer than any recovery.
+const ATTEMPTS_MAX: u32 = 64;

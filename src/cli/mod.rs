@@ -22,7 +22,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::replay::demo::DemoArgs;
 use crate::replay::options::ReplayArgs;
-pub use options::{ConfigArgs, GroupsArgs};
+pub use options::GroupsArgs;
 use output::{print, print_json, say};
 pub use progress::Progress;
 

@@ -9,27 +9,6 @@ use crate::cli::Failure;
 use crate::config::{Checked, Config, ConfigRefused, Layers, load, pair_faults};
 use crate::shell::check_pools;
 
-/// Where a configuration comes from.
-#[derive(Clone, Debug, Default, Args)]
-pub struct ConfigArgs {
-    /// A TOML file above the defaults
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// One key above everything else; may be repeated
-    #[arg(long, value_name = "SECTION.KEY=VALUE")]
-    pub set: Vec<String>,
-}
-
-impl ConfigArgs {
-    /// Reads all layers, checks what they say and looks for the pool folder.
-    ///
-    /// # Errors
-    /// Every fault at once.
-    pub fn checked(&self) -> Result<Checked, Failure> {
-        Ok(group(&layers(self.config.as_deref(), &self.set)?)?)
-    }
-}
-
 /// Where the configurations of several groups come from.
 #[derive(Clone, Debug, Default, Args)]
 pub struct GroupsArgs {
@@ -42,7 +21,7 @@ pub struct GroupsArgs {
 }
 
 impl GroupsArgs {
-    /// As [`ConfigArgs::checked`], of every group. At least one.
+    /// Reads all layers of every group, checks what they say and looks for the pool folders. At least one group.
     ///
     /// # Errors
     /// Every fault at once, of several files each with its file.

@@ -1,6 +1,7 @@
 //! `hicached replay` and `hicached demo`.
 
 use futures_util::stream;
+use hicached_client::engine::Verify;
 
 use super::{Failure, Progress, print, print_json, runtime};
 use crate::replay::demo::DemoArgs;
@@ -29,7 +30,13 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<(), Failure> {
         name: args.trace.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         group: &job.group,
         decode: job.decode.as_ref(),
-        load: Load { sessions: args.concurrency as usize, chunk_tokens: job.chunk_tokens, abort_permille: 0, seed: 0 },
+        load: Load {
+            sessions: args.concurrency as usize,
+            chunk_tokens: job.chunk_tokens,
+            abort_permille: 0,
+            verify: Verify::Hits,
+            seed: 0,
+        },
     };
     let progress = Progress::new("requests", job.sent.len() as u64);
     let prompts = stream::iter(prompts(&job, args.control_only));

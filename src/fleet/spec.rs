@@ -68,6 +68,11 @@ impl Daemon {
         Ok(Self { program: std::env::current_exe().map_err(FleetError::Program)?, config: path })
     }
 
+    /// The file of its configuration.
+    pub fn config(&self) -> &Path {
+        &self.config
+    }
+
     /// A process `name` that hosts `actors`.
     pub fn serve(&self, name: &str, actors: &str) -> Spec {
         let run = format!("actors.run={actors}");

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::Args;
 use futures_util::stream;
+use hicached_client::engine::Verify;
 
 use super::load::Load;
 use super::options::{BusArgs, DecodeArgs, Fixed, built_in, components};
@@ -93,7 +94,8 @@ impl<'a> Run<'a> {
 
 /// What the engine of the demo of `seed` does.
 pub fn demo_load(seed: u64) -> Load {
-    Load { sessions: SESSIONS, chunk_tokens: CHUNK_TOKENS, abort_permille: ABORT_PERMILLE, seed }
+    let (sessions, chunk_tokens, abort_permille) = (SESSIONS, CHUNK_TOKENS, ABORT_PERMILLE);
+    Load { sessions, chunk_tokens, abort_permille, verify: Verify::Hits, seed }
 }
 
 /// Keys that the demo sets itself.
@@ -113,5 +115,6 @@ const ABORT_PERMILLE: u32 = 20;
 const L1_PAGES: u32 = 320;
 const L2_PAGES: u32 = 640;
 /// The decode group holds the requests in flight and little more.
-const DECODE_L1_PAGES: u32 = 320;
-const DECODE_L2_PAGES: u32 = 320;
+pub const DECODE_L1_PAGES: u32 = 320;
+/// And so much on its host.
+pub const DECODE_L2_PAGES: u32 = 320;

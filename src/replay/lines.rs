@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use hicached_client::engine::{Ended, Progress, Report};
+use hicached_client::engine::{Progress, Report, Routed};
 use serde::{Deserialize, Serialize};
+
+use super::side::Over;
 
 /// One request that is over, and where the engine stands.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,11 +30,29 @@ pub struct EndedLine {
     pub bytes_verified: u64,
     /// Pieces that were wrong so far.
     pub mismatches: u64,
+    /// What came of its handover, where there is a decode side.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handover: Option<HandoverLine>,
+}
+
+/// The handover of a request that is over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HandoverLine {
+    /// Attempts made.
+    pub attempts: u32,
+    /// How the prefill side of the last one ended: as the request, or `not_handed_over`.
+    pub prefill: String,
+    /// How its decode side did.
+    pub decode: String,
+    /// Pages that came over in it.
+    pub pages: u32,
+    /// Nanoseconds that decode waited for them; `None` when they did not come.
+    pub ns: Option<u64>,
 }
 
 impl EndedLine {
     /// Of a request and its engine.
-    pub fn of(ended: Ended, now: Progress) -> Self {
+    pub fn of(Over { ended, routed }: Over, now: Progress) -> Self {
         Self {
             number: ended.number as u64,
             how: ended.how.name().to_owned(),
@@ -44,7 +64,15 @@ impl EndedLine {
             load_ns: ended.load_ns,
             bytes_verified: now.bytes_verified,
             mismatches: now.mismatches,
+            handover: routed.map(HandoverLine::of),
         }
+    }
+}
+
+impl HandoverLine {
+    fn of(Routed { attempts, prefill, decode, .. }: Routed) -> Self {
+        let (prefill, pages, ns) = (prefill.how.name().to_owned(), decode.handover_pages, decode.handover_ns);
+        Self { attempts, prefill, decode: decode.how.name().to_owned(), pages, ns }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hicached_client::engine::EngineConfig;
+use hicached_client::engine::{EngineConfig, Verify};
 use hicached_client::spans::Spans;
 
 use crate::config::Checked;
@@ -16,6 +16,8 @@ pub struct Load {
     pub chunk_tokens: u32,
     /// Requests of a thousand that are aborted on the way.
     pub abort_permille: u32,
+    /// What it compares with the bytes it must be.
+    pub verify: Verify,
     /// Where all chance of the engine grows from.
     pub seed: u64,
 }
@@ -30,6 +32,7 @@ impl Load {
             chunk_tokens: self.chunk_tokens,
             sessions_max: self.sessions,
             abort_permille: self.abort_permille,
+            verify: self.verify,
             seed: self.seed,
             away_after: AWAY_MAX,
             spans,

@@ -13,7 +13,7 @@ pub mod outcome;
 pub mod pages;
 pub mod prompts;
 pub mod run;
-mod side;
+pub mod side;
 pub mod signals;
 pub mod trace;
 pub mod workload;

@@ -75,7 +75,7 @@ pub struct DecodeArgs {
 
 impl DecodeArgs {
     /// The group of one rank that `prefill` hands over to, which is told so, with tiers of so many pages.
-    pub(super) fn group(&self, prefill: &mut Config, l1_pages: u32, l2_pages: u32) -> Config {
+    pub fn group(&self, prefill: &mut Config, l1_pages: u32, l2_pages: u32) -> Config {
         prefill.transfer.backend.clone_from(&self.transfer);
         let mut decode = prefill.clone();
         decode.group.name = format!("{}-decode", prefill.group.name);

@@ -21,6 +21,8 @@ pub struct Outcome {
     pub requests: u64,
     /// Requests that ended as they should.
     pub requests_ended: u64,
+    /// Of those, aborted on the way, as they were fated to be.
+    pub aborted: u64,
     /// Full pages of all prompts.
     pub full_pages: u64,
     /// Hit pages of each request's last answered `open`.
@@ -29,7 +31,7 @@ pub struct Outcome {
     pub per_request_sha256: String,
     /// Pages that moved or left.
     pub pages: MovedPages,
-    /// Requests whose pages went over to the decode group.
+    /// Requests that were closed on both sides behind a handover.
     pub handovers: u64,
     /// Pages that went over, those of attempts that failed later included.
     pub handover_pages: u64,
@@ -51,7 +53,7 @@ pub struct Outcome {
     pub control_only: bool,
     /// Most requests in flight.
     pub concurrency: u64,
-    /// Usable device pages of the group.
+    /// Usable device pages of the group that computes prompts.
     pub l1_pages: u32,
     /// Host pages of the group.
     pub l2_pages: u32,
@@ -128,7 +130,7 @@ impl Outcome {
     /// What is wrong with the run, if anything is.
     pub fn fault(&self) -> Option<String> {
         let open = self.requests - self.requests_ended;
-        let here = if self.decode { self.requests - self.handovers } else { 0 };
+        let here = if self.decode { self.requests_ended - self.aborted - self.handovers } else { 0 };
         let faults = [
             (self.mismatches, "mismatches"),
             (self.leaked_pages, "leaked pages"),

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::Stream;
+use futures_util::{Stream, StreamExt};
 use hicached_actors::protocol::Address;
 use hicached_client::client::{Client, ClientError};
 use hicached_client::engine::{Ended, EngineError, Hit, Progress, Prompt, Report};
@@ -83,17 +83,19 @@ impl Run<'_> {
         if let Some(decode) = self.decode {
             sides.push(Side::start(decode, bus.clone()).await?);
         }
-        let mut engines = Engines::start(&sides, &self.load, &bus).await?;
+        let mut with_spans = sides.iter().map(|side| (&side.group, side.spans()));
+        let (prefill, decode) = (with_spans.next().expect("a run has a group"), with_spans.next());
+        let mut engines = Engines::start(prefill, decode, ATTEMPTS_MAX, &self.load, &bus).await?;
         let (done, clients) = (AtomicU64::new(0), engines.clients());
         let (mut hits, mut handovers) = (Vec::new(), 0);
         let count = |over: Over, now: Progress| {
             note(&mut hits, &over.ended);
-            handovers += u64::from(over.handed_over);
+            handovers += u64::from(over.handed_over());
             done.store(now.over, Ordering::Relaxed);
             progress(now.over);
         };
         let served = tokio::select! {
-            report = engines.run(prompts, count) => Ok(report),
+            report = engines.run_numbered(prompts.enumerate(), count) => Ok(report),
             never = tell_of_stalls(&sides, &clients, &done) => match never {},
             number = signals.next() => Err(RunError::Interrupted(number)),
         };
@@ -132,6 +134,7 @@ impl Run<'_> {
             cp: config.group.cp_size,
             requests: report.requests,
             requests_ended: report.requests_ended,
+            aborted: report.aborted,
             full_pages: report.full_pages,
             hit_pages: report.hit_pages.into(),
             per_request_sha256,
@@ -201,6 +204,8 @@ pub(crate) fn hash_of(pages: impl Iterator<Item = u64>) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// Attempts at one handover: more mean that something is broken, not late.
+const ATTEMPTS_MAX: u32 = 8;
 /// Longer than any request of a healthy run takes.
 const STALL: Duration = Duration::from_secs(10);
 /// After a flush nothing runs; what does is reported as leaked.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures_util::{Stream, StreamExt};
+use futures_util::Stream;
 use hicached_client::client::{Client, ClientError};
 use hicached_client::engine::{Ended, Engine, How, Progress, Prompt, Report, Routed, Router};
 use hicached_client::spans::Spans;
@@ -23,17 +23,20 @@ pub(super) struct Side {
 }
 
 /// The engines of a run.
-pub(super) enum Engines {
+pub enum Engines {
     /// One for everything.
     One(Engine),
     /// One that hands every prompt over to the other.
     Two(Router),
 }
 
-/// A request that is over, and whether its pages came over before it was.
-pub(super) struct Over {
-    pub(super) ended: Ended,
-    pub(super) handed_over: bool,
+/// A request that is over.
+#[derive(Clone, Copy, Debug)]
+pub struct Over {
+    /// As its prefill was, and over as both sides are.
+    pub ended: Ended,
+    /// Its two sides, where there are two.
+    pub routed: Option<Routed>,
 }
 
 impl Side {
@@ -63,16 +66,25 @@ impl Side {
 }
 
 impl Engines {
-    /// Starts an engine for each of `sides`, prefill first.
-    pub(super) async fn start(sides: &[Side], load: &Load, bus: &Arc<dyn Bus>) -> Result<Self, RunError> {
-        let mut engines = Vec::with_capacity(sides.len());
-        for side in sides {
-            engines.push(Engine::start(bus.clone(), load.engine_config(&side.group, side.spans())).await?);
-        }
-        let engines = match (engines.pop(), engines.pop()) {
-            (Some(decode), Some(prefill)) => Self::Two(Router::new(prefill, decode, ATTEMPTS_MAX)?),
-            (Some(one), None) => Self::One(one),
-            (None, _) => unreachable!("a run has a group"),
+    /// Starts an engine of `prefill`, and one of `decode` that every request is handed over to, in at most
+    /// `attempts_max` attempts. Each comes with the way of its spans.
+    ///
+    /// # Errors
+    /// An engine cannot join its group.
+    pub async fn start(
+        prefill: (&Checked, Spans),
+        decode: Option<(&Checked, Spans)>,
+        attempts_max: u32,
+        load: &Load,
+        bus: &Arc<dyn Bus>,
+    ) -> Result<Self, RunError> {
+        let engine = async |(group, spans): (&Checked, Spans)| {
+            Engine::start(bus.clone(), load.engine_config(group, spans)).await
+        };
+        let prefill = engine(prefill).await?;
+        let engines = match decode {
+            Some(decode) => Self::Two(Router::new(prefill, engine(decode).await?, attempts_max)?),
+            None => Self::One(prefill),
         };
         for client in engines.clients() {
             serving(&client).await?;
@@ -81,30 +93,32 @@ impl Engines {
     }
 
     /// Clients of the groups, prefill first.
-    pub(super) fn clients(&self) -> Vec<Client> {
+    pub fn clients(&self) -> Vec<Client> {
         match self {
             Self::One(engine) => vec![engine.client().clone()],
             Self::Two(router) => vec![router.prefill().client().clone(), router.decode().client().clone()],
         }
     }
 
-    /// Serves `prompts`, numbered in their order.
-    pub(super) async fn run(
+    /// Serves `prompts` with their numbers.
+    pub async fn run_numbered(
         &mut self,
-        prompts: impl Stream<Item = Prompt>,
+        prompts: impl Stream<Item = (usize, Prompt)>,
         mut over: impl FnMut(Over, Progress),
     ) -> Report {
         match self {
-            Self::One(engine) => engine.run(prompts, |ended, now| over(Over { ended, handed_over: false }, now)).await,
+            Self::One(engine) => {
+                engine.run_numbered(prompts, |ended, now| over(Over { ended, routed: None }, now)).await
+            }
             Self::Two(router) => {
-                let routed = |routed: Routed, now| over(Over::of(&routed), now);
-                router.run_numbered(prompts.enumerate(), routed).await.whole
+                let routed = |routed: Routed, now| over(Over::of(routed), now);
+                router.run_numbered(prompts, routed).await.whole
             }
         }
     }
 
     /// Ends them.
-    pub(super) async fn stop(self) {
+    pub async fn stop(self) {
         match self {
             Self::One(engine) => engine.stop().await,
             Self::Two(router) => router.stop().await,
@@ -113,11 +127,13 @@ impl Engines {
 }
 
 impl Over {
-    fn of(routed: &Routed) -> Self {
-        let ended = Ended { how: routed.how, ..routed.prefill };
-        Self { ended, handed_over: routed.how != How::Failed && routed.decode.handover_ns.is_some() }
+    fn of(routed: Routed) -> Self {
+        Self { ended: Ended { how: routed.how, ..routed.prefill }, routed: Some(routed) }
+    }
+
+    /// Whether its pages came over before it was closed.
+    pub fn handed_over(&self) -> bool {
+        let arrived = self.routed.is_some_and(|routed| routed.decode.handover_ns.is_some());
+        arrived && self.ended.how == How::Closed
     }
 }
-
-/// Attempts at one handover: more mean that something is broken, not late.
-const ATTEMPTS_MAX: u32 = 8;

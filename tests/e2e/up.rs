@@ -54,42 +54,68 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-#[test]
-fn a_whole_group_comes_up_serves_and_goes() {
-    let Some(scratch) = Scratch::new("serves") else { return };
-    let output = scratch.command(&["--ranks", "2", "--requests", "60", "--json"]).output().expect("it starts");
-    assert!(output.status.success(), "{}", said(&output));
-    let figures = figures(&output);
-    assert_eq!((&figures["requests"], &figures["requests_ended"]), (&60.into(), &60.into()));
-    for none in ["mismatches", "leaked_pages", "ended_twice"] {
+/// Every request ended once, with right bytes and no page or transfer left; of those that were closed each was handed
+/// over.
+fn check_all_ended(figures: &Value) {
+    assert_eq!(figures["requests"], figures["requests_ended"]);
+    for none in ["mismatches", "leaked_pages", "ended_twice", "transfers_left"] {
         assert_eq!(figures[none], 0, "{none}");
     }
-    assert!(figures["bytes_verified"].as_u64() > Some(0) && figures["hit_pages"]["l1"].as_u64() > Some(0));
-    let processes = figures["processes"].as_array().expect("a list");
-    let names: Vec<&str> = processes.iter().filter_map(|process| process["name"].as_str()).collect();
-    assert_eq!(names, ["broker", "rank 0", "rank 1", "control", "engine"]);
-    assert!(processes.iter().all(|process| process["restarts"] == 0 && process["crashes"] == 0), "{processes:?}");
-    assert!(scratch.is_empty(), "pools, logs and configuration are gone");
+    let count = |name: &str| figures[name].as_u64().expect("a number");
+    assert_eq!(count("handovers") + count("aborted"), count("requests"));
 }
 
 #[test]
-fn processes_are_killed_and_nothing_is_lost() {
-    let Some(scratch) = Scratch::new("kills") else { return };
-    let args = ["--ranks", "2", "--requests", "200", "--kills", "8", "--seed", "11", "--json"];
+fn two_groups_come_up_serve_and_go() {
+    let Some(scratch) = Scratch::new("serves") else { return };
+    let output = scratch.command(&["--ranks", "4", "--requests", "60", "--json"]).output().expect("it starts");
+    assert!(output.status.success(), "{}", said(&output));
+    let figures = figures(&output);
+    assert_eq!(figures["requests"], 60);
+    check_all_ended(&figures);
+    assert_eq!(figures["handovers_retried"], 0);
+    assert!(figures["handover_pages"].as_u64() > Some(60) && figures["latency_us"]["handover"]["p99"] != 0);
+    assert!(figures["bytes_verified"].as_u64() > Some(0) && figures["hit_pages"]["l1"].as_u64() > Some(0));
+    let processes = figures["processes"].as_array().expect("a list");
+    let names: Vec<&str> = processes.iter().filter_map(|process| process["name"].as_str()).collect();
+    let ranks = ["rank 0", "rank 1", "rank 2", "rank 3"];
+    let whole = [&["broker"][..], &ranks, &["control", "decode rank 0", "decode control", "engine"]].concat();
+    assert_eq!(names, whole);
+    assert!(processes.iter().all(|process| process["restarts"] == 0 && process["crashes"] == 0), "{processes:?}");
+    assert!(scratch.is_empty(), "pools, logs and configurations are gone");
+}
+
+#[test]
+fn a_group_can_do_without_decode() {
+    let Some(scratch) = Scratch::new("alone") else { return };
+    let args = ["--ranks", "2", "--requests", "60", "--decode-pages", "0", "--json"];
     let output = scratch.command(&args).output().expect("it starts");
     assert!(output.status.success(), "{}", said(&output));
     let figures = figures(&output);
-    let kills = &figures["kills"];
-    for kind in ["control", "rank", "engine", "broker"] {
-        assert_eq!(kills["by_kind"][kind], 2, "{kills}");
+    assert_eq!((&figures["requests_ended"], &figures["handovers"]), (&60.into(), &0.into()));
+    let processes = figures["processes"].as_array().expect("a list");
+    let names: Vec<&str> = processes.iter().filter_map(|process| process["name"].as_str()).collect();
+    assert_eq!(names, ["broker", "rank 0", "rank 1", "control", "engine"]);
+}
+
+#[test]
+fn processes_of_both_groups_are_killed_and_nothing_is_lost() {
+    for transfer in ["tcp", "shm"] {
+        let Some(scratch) = Scratch::new(&format!("kills-{transfer}")) else { return };
+        let args = ["--ranks", "2", "--requests", "200", "--kills", "8", "--seed", "11", "--json"];
+        let output = scratch.command(&args).args(["--transfer", transfer]).output().expect("it starts");
+        assert!(output.status.success(), "{transfer}: {}", said(&output));
+        let figures = figures(&output);
+        check_all_ended(&figures);
+        let kills = &figures["kills"];
+        for kind in ["control", "rank", "engine", "broker"] {
+            assert_eq!(kills["by_kind"][kind], 2, "{kills}");
+        }
+        assert!((1..4).contains(&kills["of_decode"].as_u64().expect("a number")), "both groups are hit: {kills}");
+        assert_eq!(kills["sealed_pages_lost"], 0, "{kills}");
+        assert!(kills["sealed_pages"].as_u64() > Some(1_000), "{kills}");
+        assert!(scratch.is_empty(), "pools of killed processes are gone as well");
     }
-    assert_eq!(figures["requests"], figures["requests_ended"]);
-    for none in ["mismatches", "leaked_pages", "ended_twice"] {
-        assert_eq!(figures[none], 0, "{none}");
-    }
-    assert_eq!(kills["sealed_pages_lost"], 0, "{kills}");
-    assert!(kills["sealed_pages"].as_u64() > Some(1_000), "{kills}");
-    assert!(scratch.is_empty(), "pools of killed processes are gone as well");
 }
 
 #[test]
@@ -100,8 +126,8 @@ fn a_signal_ends_it_in_order_and_a_kill_takes_its_processes_along() {
             scratch.command(&["--ranks", "2", "--soak", "600"]).stderr(Stdio::piped()).spawn().expect("it starts");
         let mut lines = BufReader::new(up.stderr.take().expect("piped")).lines().map_while(Result::ok);
         let mut pids = Vec::new();
-        while pids.len() < 5 {
-            let line = lines.next().expect("five processes serve");
+        while pids.len() < 7 {
+            let line = lines.next().expect("seven processes serve");
             if let Some((_, pid)) = line.split_once(" serves, pid ") {
                 pids.push(pid.parse::<i32>().expect("a pid"));
             }

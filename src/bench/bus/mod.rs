@@ -17,7 +17,7 @@ use hicached_actors::calls::draw;
 use hicached_actors::protocol::{Key, Keys, Open};
 use hicached_client::bus::Bus;
 use hicached_client::client::Client;
-use hicached_client::engine::{Engine, Prompt};
+use hicached_client::engine::{Engine, Prompt, Verify};
 use hicached_client::tokens::PagePlan;
 
 use self::place::Place;
@@ -143,7 +143,7 @@ impl Bench<'_> {
         let beside = self.place.bus_beside(group, &bus).await?;
         let echo = Echo::start(beside.clone(), &group.config.group.name).await?;
         let actors = self.place.start(group, &bus, processes).await?;
-        let load = Load { sessions: 1, chunk_tokens: u32::MAX, abort_permille: 0, seed: 0 };
+        let load = Load { sessions: 1, chunk_tokens: u32::MAX, abort_permille: 0, verify: Verify::Hits, seed: 0 };
         let engine = load.engine_config(group, actors.telemetry().spans());
         let mut engine = Engine::start(bus.clone(), engine).await?;
         let mut made = Prompts { group, made: 0 };

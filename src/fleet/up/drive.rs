@@ -18,12 +18,15 @@ pub(super) struct Drive {
     waiting: BTreeSet<u64>,
     /// Requests that ended as they should.
     pub(super) ended: u64,
+    /// Of those, aborted.
+    pub(super) aborted: u64,
     /// Requests that ended otherwise.
     pub(super) failed: u64,
     /// Ends of numbers that had ended, or that nobody was given.
     pub(super) ended_twice: u64,
     pub(super) hit_pages: HitPages,
     pub(super) full_pages: u64,
+    pub(super) handovers: Handovers,
     /// Of engines that are gone.
     past: (u64, u64),
     /// Of the engine that lives.
@@ -33,8 +36,22 @@ pub(super) struct Drive {
     open_times: Times,
     commit_times: Times,
     load_times: Times,
+    handover_times: Times,
     /// Hits of each request by its number, while they are few.
     pub(super) hits: Vec<u32>,
+}
+
+/// What came of the handovers of requests that are over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Handovers {
+    /// Requests that were closed behind one.
+    pub(super) done: u64,
+    /// Requests that took more attempts than one.
+    pub(super) retried: u64,
+    /// Most attempts of a request.
+    pub(super) attempts_max: u32,
+    /// Pages that came over.
+    pub(super) pages: u64,
 }
 
 impl Drive {
@@ -87,9 +104,11 @@ impl Drive {
             return;
         }
         match ended.how.as_str() {
-            "closed" | "aborted" => self.ended += 1,
+            "closed" => self.ended += 1,
+            "aborted" => (self.ended, self.aborted) = (self.ended + 1, self.aborted + 1),
             _ => self.failed += 1,
         }
+        self.handovers.take(ended);
         self.hit_pages.l1 += u64::from(ended.l1);
         self.hit_pages.l2 += u64::from(ended.l2);
         self.full_pages += u64::from(ended.full_pages);
@@ -97,6 +116,7 @@ impl Drive {
             (&mut self.open_times, ended.open_ns),
             (&mut self.commit_times, ended.commit_ns),
             (&mut self.load_times, ended.load_ns),
+            (&mut self.handover_times, ended.handover.as_ref().and_then(|handover| handover.ns)),
         ] {
             ns.into_iter().for_each(|ns| times.record(ns));
         }
@@ -136,8 +156,18 @@ impl Drive {
             open: Percentiles::of(&self.open_times),
             commit: Percentiles::of(&self.commit_times),
             load: Percentiles::of(&self.load_times),
-            handover: Percentiles::default(),
+            handover: Percentiles::of(&self.handover_times),
         }
+    }
+}
+
+impl Handovers {
+    fn take(&mut self, ended: &EndedLine) {
+        let Some(handover) = &ended.handover else { return };
+        self.done += u64::from(ended.how == "closed" && handover.ns.is_some());
+        self.retried += u64::from(handover.attempts > 1);
+        self.attempts_max = self.attempts_max.max(handover.attempts);
+        self.pages += u64::from(handover.pages);
     }
 }
 
@@ -147,11 +177,16 @@ const HITS_MAX: usize = 1 << 20;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::replay::lines::HandoverLine;
 
     fn line(number: u64, mismatches: u64) -> String {
-        let ended = EndedLine {
+        serde_json::to_string(&ended(number, mismatches, "closed", None)).unwrap()
+    }
+
+    fn ended(number: u64, mismatches: u64, how: &str, handover: Option<HandoverLine>) -> EndedLine {
+        EndedLine {
             number,
-            how: "closed".to_owned(),
+            how: how.to_owned(),
             l1: 1,
             l2: 2,
             full_pages: 4,
@@ -160,8 +195,30 @@ mod tests {
             load_ns: None,
             bytes_verified: 10 * (number + 1),
             mismatches,
+            handover,
+        }
+    }
+
+    #[test]
+    fn a_request_counts_as_handed_over_when_it_was_closed_behind_its_pages() {
+        let handover = |attempts, ns| {
+            let how = || "closed".to_owned();
+            Some(HandoverLine { attempts, prefill: how(), decode: how(), pages: 7, ns })
         };
-        serde_json::to_string(&ended).unwrap()
+        let mut drive = Drive::default();
+        for (number, how, handover) in [
+            (0, "closed", handover(1, Some(5_000))),
+            (1, "closed", handover(9, Some(5_000))),
+            (2, "aborted", handover(2, Some(5_000))),
+            (3, "closed", None),
+            (4, "failed", handover(64, None)),
+        ] {
+            assert_eq!(drive.next(9, true), Some(number));
+            assert!(drive.line(&serde_json::to_string(&ended(number, 0, how, handover)).unwrap()));
+        }
+        assert_eq!((drive.ended, drive.aborted, drive.failed), (4, 1, 1));
+        assert_eq!(drive.handovers, Handovers { done: 2, retried: 3, attempts_max: 64, pages: 28 });
+        assert_eq!(drive.latency_us().handover.p50, 5);
     }
 
     #[test]

@@ -3,16 +3,17 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use hicached_client::engine::Verify;
 
 use crate::config::{BusKind, Checked, Config, ConfigRefused};
-use crate::replay::demo::{demo_group, demo_load};
+use crate::replay::demo::{DECODE_L1_PAGES, DECODE_L2_PAGES, demo_group, demo_load};
 use crate::replay::load::Load;
 use crate::replay::options::{BusArgs, DecodeArgs, Fixed, Order, ReplayArgs};
 
 /// Arguments of `up`.
 #[derive(Clone, Debug, Args)]
 pub struct UpArgs {
-    /// Ranks of the group, each a process
+    /// Ranks of the group that computes prompts, each a process
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub ranks: u8,
     /// Requests to serve; all of the trace, or 500 of the demo, when not given
@@ -30,9 +31,16 @@ pub struct UpArgs {
     /// Usable device pages of the group
     #[arg(long, value_name = "N")]
     pub l1_pages: Option<u32>,
-    /// Host pages of the group
+    /// Host pages of each group
     #[arg(long, value_name = "N")]
     pub l2_pages: Option<u32>,
+    /// Usable device pages of a decode group that every request is handed over to, 0 for none; 320 with the demo's
+    /// workload and none with a trace when not given
+    #[arg(long, value_name = "N")]
+    pub decode_pages: Option<u32>,
+    /// How they are.
+    #[command(flatten)]
+    pub decode: DecodeArgs,
     /// Requests in flight; 8 when not given
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub concurrency: Option<u32>,
@@ -65,9 +73,9 @@ pub struct UpArgs {
 /// A kind of process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
 pub enum Kind {
-    /// The process with the control group.
+    /// The process with the control group, of either group.
     Control,
-    /// One of the ranks.
+    /// One of the ranks, of either group.
     Rank,
     /// The engine.
     Engine,
@@ -96,6 +104,8 @@ pub struct Job {
     pub name: String,
     /// The group, on a NATS bus whose address is not known yet.
     pub group: Checked,
+    /// The group that every request is handed over to, on the same bus, where there is one.
+    pub decode: Option<Checked>,
     /// What the engine does.
     pub load: Load,
     /// The trace, when it is not the demo.
@@ -163,8 +173,8 @@ impl UpArgs {
             page_tokens: self.page_tokens.unwrap_or(64),
             order: Order::File,
             concurrency: self.concurrency.unwrap_or(CONCURRENCY),
-            decode_pages: 0,
-            decode: DecodeArgs { transfer: "tcp".to_owned() },
+            decode_pages: self.decode_pages.unwrap_or(0),
+            decode: self.decode.clone(),
             free_room: "1,2".to_owned(),
             control_only: false,
             json: false,
@@ -175,10 +185,12 @@ impl UpArgs {
             sessions: args.concurrency as usize,
             chunk_tokens: job.chunk_tokens,
             abort_permille: 0,
+            verify: Verify::Hits,
             seed: self.seed,
         };
         let name = trace.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Ok(self.with(Job { trace: Some(trace.into()), lap, ..Job::of(name, job.group, load) }, lap))
+        let of_trace = Job::of(name, job.group, job.decode, load);
+        Ok(self.with(Job { trace: Some(trace.into()), lap, ..of_trace }, lap))
     }
 
     fn demo_job(&self, config: Config) -> Result<Job, ConfigRefused> {
@@ -193,16 +205,29 @@ impl UpArgs {
         config.group.cp_size = self.ranks;
         config.group.shared_kv = self.ranks > 1;
         config.l1.pages = self.l1_pages.unwrap_or_else(|| whole_lanes(config.l1.pages));
-        let l2_pages = if self.kills > 0 { roomy } else { config.l2.pages };
-        config.l2.pages = self.l2_pages.unwrap_or_else(|| whole_lanes(l2_pages));
+        let l2_pages = |usual| self.l2_pages.unwrap_or(if self.kills > 0 { roomy } else { usual });
+        let usual = config.l2.pages;
+        config.l2.pages = self.l2_pages.unwrap_or_else(|| whole_lanes(l2_pages(usual)));
+        let decode_pages = self.decode_pages.unwrap_or(DECODE_L1_PAGES);
+        let decode =
+            (decode_pages > 0).then(|| self.decode.group(&mut config, decode_pages, l2_pages(DECODE_L2_PAGES)));
         let mut load = demo_load(self.seed);
         load.sessions = self.concurrency.map_or(load.sessions, |sessions| sessions as usize);
-        let group = config.checked()?;
-        Ok(self.with(Job { lap, ..Job::of("up".to_owned(), group, load) }, requests))
+        let (group, decode) = match (config.checked(), decode.map(|decode| decode.checked()).transpose()) {
+            (Ok(group), Ok(decode)) => (group, decode),
+            (group, decode) => {
+                let refused = [group.err(), decode.err()].into_iter().flatten();
+                return Err(ConfigRefused { faults: refused.flat_map(|refused| refused.faults).collect() });
+            }
+        };
+        Ok(self.with(Job { lap, ..Job::of("up".to_owned(), group, decode, load) }, requests))
     }
 
     fn with(&self, job: Job, requests: u64) -> Job {
+        // Whatever is written late, into a page that somebody else has by now, is seen before that page goes.
+        let verify = if self.kills > 0 { Verify::Everything } else { job.load.verify };
         Job {
+            load: Load { verify, ..job.load },
             requests: self.requests.unwrap_or(requests),
             soak_s: self.soak,
             seed: self.seed,
@@ -220,11 +245,12 @@ impl UpArgs {
 }
 
 impl Job {
-    fn of(name: String, group: Checked, load: Load) -> Self {
+    fn of(name: String, group: Checked, decode: Option<Checked>, load: Load) -> Self {
         let (requests, lap, seed, kills) = (0, 0, 0, 0);
         Self {
             name,
             group,
+            decode,
             load,
             trace: None,
             lap,

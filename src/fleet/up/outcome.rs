@@ -19,6 +19,12 @@ pub struct UpOutcome {
     pub seed: u64,
     /// Requests that ended more than once.
     pub ended_twice: u64,
+    /// Requests whose handover took more attempts than one, by the engine that ended them.
+    pub handovers_retried: u64,
+    /// Most attempts of one handover.
+    pub handover_attempts_max: u32,
+    /// Transfers, grants and pushes that run when no session does any more.
+    pub transfers_left: u64,
     /// Full pages of a hundred that were hit, over requests that ended.
     pub hit_percent: f64,
     /// One for each process.
@@ -55,6 +61,8 @@ pub struct ProcessFigures {
 pub struct KillFigures {
     /// How often each kind was killed.
     pub by_kind: BTreeMap<&'static str, u64>,
+    /// Of those, processes of the decode group.
+    pub of_decode: u64,
     /// Milliseconds from a kill until requests ended again, the worst.
     pub recovery_ms_max: u64,
     /// Keys that were seen sealed on a host.
@@ -75,13 +83,15 @@ pub struct KillFigures {
 }
 
 impl KillFigures {
-    /// Takes in what became of sealed pages while the index gave up `evicted_l2` host pages.
+    /// Takes in what became of the sealed pages of one group while its index gave up `evicted_l2` host pages.
     pub(super) fn keep(&mut self, kept: Kept, evicted_l2: u64) {
-        self.sealed_pages = kept.ever;
-        self.unsealed_pages = kept.unsealed;
-        self.sealed_pages_gone = kept.unsealed + kept.unknown;
-        self.evicted_l2_pages = evicted_l2;
-        self.sealed_pages_lost = self.sealed_pages_gone.saturating_sub(evicted_l2);
+        let gone = kept.unsealed + kept.unknown;
+        self.sealed_pages += kept.ever;
+        self.unsealed_pages += kept.unsealed;
+        self.sealed_pages_gone += gone;
+        self.evicted_l2_pages += evicted_l2;
+        // What one group evicted explains nothing of another one.
+        self.sealed_pages_lost += gone.saturating_sub(evicted_l2);
     }
 }
 
@@ -112,6 +122,7 @@ impl UpOutcome {
             (self.ended_twice, "requests ended twice"),
             (crashes, "processes ended by themselves"),
             (lost, "sealed pages lost"),
+            (self.transfers_left, "transfers that do not end"),
             (grown, "processes grew"),
         ];
         let more = more.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}"));
@@ -123,10 +134,18 @@ impl UpOutcome {
 impl fmt::Display for UpOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.outcome)?;
+        let mut row = |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:<36}{value:>14}");
+        if self.outcome.decode {
+            row("handovers tried again", &self.handovers_retried)?;
+            row("most attempts of one", &self.handover_attempts_max)?;
+            row("transfers left", &self.transfers_left)?;
+        }
         if let Some(kills) = &self.kills {
-            let mut row = |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:<36}{value:>14}");
             for (kind, count) in &kills.by_kind {
                 row(&format!("kills, {kind}"), count)?;
+            }
+            if self.outcome.decode {
+                row("of them, on the decode side", &kills.of_decode)?;
             }
             row("worst recovery, ms", &kills.recovery_ms_max)?;
             row("sealed pages", &kills.sealed_pages)?;
@@ -164,6 +183,8 @@ mod tests {
             let found = (kills.sealed_pages_gone, kills.evicted_l2_pages, kills.sealed_pages_lost);
             assert_eq!(found, (gone, evicted, lost));
             assert_eq!((kills.sealed_pages, kills.unsealed_pages), (20, unsealed));
+            kills.keep(Kept { ever: 1, unsealed: 1, unknown: 0 }, 0);
+            assert_eq!((kills.sealed_pages, kills.sealed_pages_lost), (21, lost + 1), "each group explains its own");
         }
     }
 }

@@ -71,14 +71,14 @@ impl View {
     /// Draws the table; `figure` tells one telling figure of each process.
     pub(super) fn draw(&self, fleet: &Fleet, figure: impl Fn(usize) -> String) {
         let Some((_, bars)) = &self.rows else { return };
-        let head = format!("{:<12}{:>9}  {:<10}{:>9}{:>10}  {}", "process", "pid", "state", "restarts", "MiB", "doing");
+        let head = format!("{:<16}{:>9}  {:<10}{:>9}{:>10}  {}", "process", "pid", "state", "restarts", "MiB", "doing");
         bars[0].set_message(head);
         for (place, (member, bar)) in fleet.members().iter().zip(&bars[1..]).enumerate() {
             let pid = member.pid().map_or("-".to_owned(), |pid| pid.to_string());
             let mib = member.memory.now_bytes as f64 / f64::from(1 << 20);
             let (name, state, restarts) = (member.name(), member.state().name(), member.restarts);
             let doing = if member.state() == State::Serving { figure(place) } else { String::new() };
-            bar.set_message(format!("{name:<12}{pid:>9}  {state:<10}{restarts:>9}{mib:>10.1}  {doing}"));
+            bar.set_message(format!("{name:<16}{pid:>9}  {state:<10}{restarts:>9}{mib:>10.1}  {doing}"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The figures of every member, asked for once a second beside the run, and summed over control groups.
+//! The figures of every member of a group, asked for once a second beside the run, and summed over control incarnations.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -50,13 +50,15 @@ impl Watch {
     pub(super) fn control_ends(&mut self) {
         let last = self.heard.lock().unwrap_or_else(PoisonError::into_inner).remove(&Address::Index);
         if let Some(index) = last {
-            self.past = sum(self.past, moved(&index));
+            self.past += moved(&index);
         }
     }
 
     /// Pages moved in all control groups, with what the last one says itself. Of the others as far as it was heard.
     pub(super) fn moved(&self, last: &Figures) -> MovedPages {
-        sum(self.past, moved(last))
+        let mut all = self.past;
+        all += moved(last);
+        all
     }
 }
 
@@ -74,15 +76,6 @@ pub(super) fn client(bus: &Arc<dyn Bus>, group: &str, deadline: Duration) -> Cli
         bus.clone(),
         ClientConfig { deadline, attempt: config.attempt.min(deadline), away_after: deadline, ..config },
     )
-}
-
-fn sum(a: MovedPages, b: MovedPages) -> MovedPages {
-    MovedPages {
-        backed_up: a.backed_up + b.backed_up,
-        loaded: a.loaded + b.loaded,
-        evicted_l1: a.evicted_l1 + b.evicted_l1,
-        evicted_l2: a.evicted_l2 + b.evicted_l2,
-    }
 }
 
 /// One member that is away must not keep the others waiting for long.

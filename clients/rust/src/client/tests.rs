@@ -76,6 +76,16 @@ async fn what_frees_is_urgent_and_numbered_apart() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_session_that_closes_already_is_over_for_who_aborts_it() {
+    let closed = Closed { l1_pages: 1, l2_pages: 0, pending: 1, duplicates: 0, uncached: 0, reason: String::new() };
+    let abort = |client: &Client| Abort { session: client.draw(), tenant: "t".to_owned(), last_step: 0 };
+    let (client, _) = client(config(), [closed.into(), opened().into()]);
+    assert_eq!(client.abort(abort(&client)).await, Ok(()));
+    let other = client.abort(abort(&client)).await;
+    assert!(matches!(&other, Err(ClientError::Decode(wrong)) if wrong.value == "opened"), "{other:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_silent_daemon_ends_at_the_deadline_and_an_absent_one_sooner() {
     let (silent, _) = client(config(), []);
     let started = Instant::now();

@@ -103,6 +103,8 @@ pub struct Ended {
     pub load_ns: Option<u64>,
     /// Nanoseconds from the question for its handover until the pages were there.
     pub handover_ns: Option<u64>,
+    /// Pages that came over then.
+    pub handover_pages: u32,
 }
 
 impl Ended {
@@ -110,7 +112,8 @@ impl Ended {
     pub(super) fn new(number: usize, full_pages: u32) -> Self {
         let (how, hit) = (How::Failed, Hit::default());
         let (open_ns, commit_ns, load_ns, handover_ns) = (None, None, None, None);
-        Self { number, how, hit, full_pages, sessions: 0, open_ns, commit_ns, load_ns, handover_ns }
+        let (sessions, handover_pages) = (0, 0);
+        Self { number, how, hit, full_pages, sessions, open_ns, commit_ns, load_ns, handover_ns, handover_pages }
     }
 }
 

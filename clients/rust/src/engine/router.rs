@@ -1,7 +1,9 @@
 //! Two engines that serve every request together: one computes the prompt, the other one decodes behind it.
 //!
-//! Both sides of an attempt begin at once, and a side that does not end well ends the other one. What then can be tried
-//! again is: the same transfer, by the next attempt, on both sides.
+//! Prefill begins when decode has room for the whole prompt. So whoever holds pages of prefill waits for no page of
+//! decode, and requests that hold pages on one side while they wait for the other side's cannot wait for each other. A
+//! side that does not end well ends the other one. What then can be tried again is: the same transfer, by the next
+//! attempt, on both sides.
 //! Not here: which engines there are and who serves what; when requests come (the caller's stream).
 
 use std::pin::pin;
@@ -9,6 +11,7 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use hicached_actors::protocol::{Incarnation, OpId, OpIds};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use super::stop::Stop;
@@ -44,7 +47,7 @@ pub struct Routed {
 pub struct RoutedReport {
     /// Each request once, with the hits of its prefill; all else is the sum of both sides.
     pub whole: Report,
-    /// The sessions of prefill: one for each attempt.
+    /// The sessions of prefill: one for each attempt for which decode had room.
     pub prefill: Report,
     /// The sessions of decode: one for each attempt.
     pub decode: Report,
@@ -155,7 +158,7 @@ impl Pair<'_> {
         for attempt in 1.. {
             let (mut routed, cause) = self.attempt((transfer, attempt), number, &prompt).await;
             match routed.how {
-                How::NotHandedOver(_) if attempt < self.attempts_max => sleep(ATTEMPT_PAUSE).await,
+                How::NotHandedOver(_) if attempt < self.attempts_max => sleep(pause_behind(attempt)).await,
                 How::NotHandedOver(_) | How::Failed => {
                     routed.how = How::Failed;
                     return (routed, Some(cause));
@@ -171,10 +174,14 @@ impl Pair<'_> {
         let of_side = |side| Prompt { handover: Some(side), ..prompt.clone() };
         let (end_prefill, prefill_ends) = Stop::new();
         let (end_decode, decode_ends) = Stop::new();
+        let (opened, decode_opens) = watch::channel(false);
         let started = Instant::now();
         let prefill = async {
             let prompt = of_side(Side::Send { transfer, attempt, to });
-            let over = one_side(self.prefill, number, prompt, prefill_ends).await;
+            let over = match is_raised_before(decode_opens, &prefill_ends).await {
+                true => one_side(self.prefill, number, prompt, prefill_ends).await,
+                false => Over::not_begun(number, &prompt),
+            };
             if over.ends_the_other() {
                 end_decode.send_replace(true);
             }
@@ -182,7 +189,7 @@ impl Pair<'_> {
         };
         let decode = async {
             let prompt = of_side(Side::Receive { transfer, attempt });
-            let over = one_side(self.decode, number, prompt, decode_ends).await;
+            let over = one_side(self.decode, number, prompt, decode_ends.and_tells(opened)).await;
             if over.ends_the_other() {
                 end_prefill.send_replace(true);
             }
@@ -213,9 +220,25 @@ impl Pair<'_> {
 }
 
 impl Over {
+    /// A side whose other one has ended before it could begin.
+    fn not_begun(number: usize, prompt: &Prompt) -> Self {
+        let how = How::NotHandedOver("not_begun");
+        let ended = Ended { how, ..Ended::new(number, prompt.plan.pages()) };
+        Self { ended, error: None, stopped: true }
+    }
+
     /// A side that ended well needs the other one to end well too.
     fn ends_the_other(&self) -> bool {
         self.ended.how != How::Closed && !self.stopped
+    }
+}
+
+/// Waits for `raised`; `false` when `stop` comes first.
+async fn is_raised_before(mut raised: watch::Receiver<bool>, stop: &Stop) -> bool {
+    tokio::select! {
+        biased;
+        Ok(_) = raised.wait_for(|raised| *raised) => true,
+        () = stop.raised() => false,
     }
 }
 
@@ -235,5 +258,12 @@ fn how_of_both(prefill: How, decode: How) -> How {
     }
 }
 
-/// Between two attempts: what failed once has to be noticed by two groups.
-const ATTEMPT_PAUSE: Duration = Duration::from_millis(50);
+/// The pause behind an attempt that failed: what fails again and again has to come back first.
+fn pause_behind(attempt: u32) -> Duration {
+    ATTEMPT_PAUSE_MIN * 2u32.pow((attempt - 1).min(PAUSES_DOUBLED_MAX))
+}
+
+/// Behind the first attempt: its failure has to be noticed by two groups.
+const ATTEMPT_PAUSE_MIN: Duration = Duration::from_millis(50);
+/// How often the pause is doubled: to 800 ms.
+const PAUSES_DOUBLED_MAX: u32 = 4;

@@ -1,4 +1,4 @@
-//! How one side of a handover learns that the other one has ended, and that it waits for nothing.
+//! How one side of a handover learns that the other one is open, or has ended, so that it waits for nothing.
 
 use std::future::pending;
 
@@ -7,30 +7,45 @@ use tokio::sync::watch;
 
 use crate::client::ClientError;
 
-/// What a request is asked to end early by.
+/// What a request is asked to end early by, and tells of its session.
 #[derive(Clone, Debug)]
-pub(super) struct Stop(Option<watch::Receiver<bool>>);
+pub(super) struct Stop {
+    raised: Option<watch::Receiver<bool>>,
+    opened: Option<watch::Sender<bool>>,
+}
 
 impl Stop {
     /// For a request that nobody ends early.
     pub(super) fn never() -> Self {
-        Self(None)
+        Self { raised: None, opened: None }
     }
 
     /// The way to raise it, and what it is seen by.
     pub(super) fn new() -> (watch::Sender<bool>, Self) {
         let (raise, seen) = watch::channel(false);
-        (raise, Self(Some(seen)))
+        (raise, Self { raised: Some(seen), opened: None })
+    }
+
+    /// This, and `opened` is raised when the session of its request is open.
+    pub(super) fn and_tells(self, opened: watch::Sender<bool>) -> Self {
+        Self { opened: Some(opened), ..self }
+    }
+
+    /// The session of the request is open.
+    pub(super) fn session_is_open(&self) {
+        if let Some(opened) = &self.opened {
+            opened.send_replace(true);
+        }
     }
 
     /// Whether it has been raised.
     pub(super) fn is_raised(&self) -> bool {
-        self.0.as_ref().is_some_and(|seen| *seen.borrow())
+        self.raised.as_ref().is_some_and(|seen| *seen.borrow())
     }
 
     /// Waits until it is raised, for ever if need be.
-    async fn raised(&self) {
-        if let Some(mut seen) = self.0.clone()
+    pub(super) async fn raised(&self) {
+        if let Some(mut seen) = self.raised.clone()
             && seen.wait_for(|raised| *raised).await.is_ok()
         {
             return;

@@ -151,6 +151,7 @@ async fn live(
     ended: &mut Ended,
 ) -> Result<Over, ClientError> {
     let (id, opened, open_ns) = open(core, client, prompt, stop).await?;
+    stop.session_is_open();
     let hit = Hit { l1: opened.l1_hit, l2: opened.l2_hit };
     (ended.hit, ended.open_ns) = (hit, Some(open_ns));
     let life = Life { request: ended.number, control: opened.control };

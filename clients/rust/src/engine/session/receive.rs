@@ -33,7 +33,7 @@ impl Session<'_> {
         let handover = Handover { transfer, attempt, tenant: self.prompt.tenant.clone() };
         let handed = self.stop.or(self.id, client.handover(handover)).await?;
         let handover_ns = asked.elapsed().as_nanos() as u64;
-        self.ended.handover_ns = Some(handover_ns);
+        (self.ended.handover_ns, self.ended.handover_pages) = (Some(handover_ns), handed.received);
         self.core.report().latencies.handover.record(handover_ns);
         self.check(&handed, pages)?;
         let received = self.placed_until(pages - handed.received, tokens);
