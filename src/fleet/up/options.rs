@@ -209,15 +209,20 @@ impl UpArgs {
         let usual = config.l2.pages;
         config.l2.pages = self.l2_pages.unwrap_or_else(|| whole_lanes(l2_pages(usual)));
         let decode_pages = self.decode_pages.unwrap_or(DECODE_L1_PAGES);
+        let longest_pages = config.group.request_pages_max;
+        let small = (1..longest_pages).contains(&decode_pages).then(|| {
+            format!("--decode-pages is {decode_pages}: the longest request has {longest_pages} pages, give more")
+        });
         let decode =
             (decode_pages > 0).then(|| self.decode.group(&mut config, decode_pages, l2_pages(DECODE_L2_PAGES)));
         let mut load = demo_load(self.seed);
         load.sessions = self.concurrency.map_or(load.sessions, |sessions| sessions as usize);
         let (group, decode) = match (config.checked(), decode.map(|decode| decode.checked()).transpose()) {
-            (Ok(group), Ok(decode)) => (group, decode),
+            (Ok(group), Ok(decode)) if small.is_none() => (group, decode),
             (group, decode) => {
                 let refused = [group.err(), decode.err()].into_iter().flatten();
-                return Err(ConfigRefused { faults: refused.flat_map(|refused| refused.faults).collect() });
+                let faults = small.into_iter().chain(refused.flat_map(|refused| refused.faults));
+                return Err(ConfigRefused { faults: faults.collect() });
             }
         };
         Ok(self.with(Job { lap, ..Job::of("up".to_owned(), group, decode, load) }, requests))

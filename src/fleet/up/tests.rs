@@ -91,5 +91,5 @@ fn a_decode_group_is_there_unless_it_is_switched_off() {
     }
     let refused = Cli::parse_from(["up", "--decode-pages", "7", "--transfer", "carrier-pigeon"]).up.job();
     let faults = refused.unwrap_err().faults.join("\n");
-    assert!(faults.contains("carrier-pigeon") && faults.contains("l1.pages"), "{faults}");
+    assert!(faults.contains("carrier-pigeon") && faults.contains("--decode-pages is 7"), "{faults}");
 }
