@@ -98,3 +98,18 @@ fn free_room_is_shares_of_a_pool_within_one_page_and_one_chunk() {
         assert!(FreeRoom::parse(bad).is_err(), "{bad}");
     }
 }
+
+#[test]
+fn one_side_of_a_pair_that_encrypts_is_a_fault() {
+    let group = |name: &str, key: &str| {
+        let set = [format!("group.name={name}"), "transfer.backend=tcp".into(), format!("transfer.tcp.tls.key={key}")];
+        let mut config = load_with(&set.each_ref().map(String::as_str), &[]).expect("loads");
+        config.transfer.to = if name == "prefill" { vec!["decode".into()] } else { vec![] };
+        config
+    };
+    for (prefill, decode, faults) in [("", "", 0), ("/a", "/b", 0), ("/a", "", 1), ("", "/b", 1)] {
+        let said = transfer::pair_faults(&[group("prefill", prefill), group("decode", decode)]);
+        assert_eq!(said.len(), faults, "{said:?}");
+        assert!(said.iter().all(|fault| fault.contains("transfer.tcp.tls is")), "{said:?}");
+    }
+}

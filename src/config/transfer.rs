@@ -11,7 +11,7 @@ use super::Config;
 use super::actors::list_or_text;
 use super::check::Faults;
 use crate::wire::shm::{self, Shm, ShmSettings};
-use crate::wire::tcp::{self, Tcp, TcpSettings};
+use crate::wire::tcp::{self, Tcp, TcpSettings, TlsSettings};
 use crate::wire::{Backend, Contract, StartError};
 
 /// Handovers to other groups, and from them.
@@ -48,7 +48,34 @@ pub struct TcpTransfer {
     /// A checksum with every frame.
     pub checksum: bool,
     /// Encrypted connections.
-    pub tls: bool,
+    pub tls: TlsTransfer,
+}
+
+/// How connections are encrypted: all of it is set, or none.
+#[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TlsTransfer {
+    /// The certificate that this group's ranks show, a PEM file.
+    pub certificate: String,
+    /// Its private key, a PEM file.
+    pub key: String,
+    /// The authority that signs certificates of peers, a PEM file.
+    pub authority: String,
+}
+
+impl TlsTransfer {
+    fn settings(&self) -> Option<TlsSettings> {
+        let TlsTransfer { certificate, key, authority } = self;
+        self.is_on().then(|| TlsSettings {
+            certificate: certificate.into(),
+            key: key.into(),
+            authority: authority.into(),
+        })
+    }
+
+    fn is_on(&self) -> bool {
+        [&self.certificate, &self.key, &self.authority].iter().any(|path| !path.is_empty())
+    }
 }
 
 /// How pages go through shared memory.
@@ -79,7 +106,7 @@ impl Transfer {
                     streams: self.tcp.streams,
                     window_bytes: self.tcp.window_bytes,
                     checksum: self.tcp.checksum,
-                    tls: self.tcp.tls,
+                    tls: self.tcp.tls.settings(),
                     ..TcpSettings::default()
                 };
                 Some(Arc::new(Tcp::new(settings)?))
@@ -153,6 +180,10 @@ fn faults_between(a: &Config, b: &Config) -> Vec<String> {
         differ(&pair, "group.page_tokens", (a.group.page_tokens, b.group.page_tokens)),
         differ(&pair, "group.draft_lookahead_tokens", lookaheads),
     ];
+    if over_tcp(a, b) {
+        let encrypted = |group: &Config| if group.transfer.tcp.tls.is_on() { "set" } else { "not set" };
+        faults.push(differ(&pair, "transfer.tcp.tls", (encrypted(a), encrypted(b))));
+    }
     let lacks = |group: &Config, name: &str| Some(format!("{pair}: {} has no {name}, add it", group.group.name));
     for mine in &from.components {
         let Some(theirs) = to.components.iter().find(|theirs| theirs.name == mine.name) else {
@@ -170,6 +201,10 @@ fn faults_between(a: &Config, b: &Config) -> Vec<String> {
         faults.push(Some(format!("{pair}: {name} has group.cp_size {cp_size}, a decode group has 1")));
     }
     faults.into_iter().flatten().collect()
+}
+
+fn over_tcp(a: &Config, b: &Config) -> bool {
+    [a, b].iter().all(|group| group.transfer.backend == tcp::NAME)
 }
 
 fn differ<T: PartialEq + std::fmt::Display>(pair: &str, field: &str, (one, other): (T, T)) -> Option<String> {

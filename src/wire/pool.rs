@@ -169,6 +169,16 @@ impl Span {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start.as_ptr(), bytes.len()) };
     }
 
+    /// Reads its first bytes into `bytes`.
+    ///
+    /// # Panics
+    /// When it has fewer.
+    pub(super) fn read(self, bytes: &mut [u8]) {
+        assert!(bytes.len() <= self.bytes, "{} bytes out of {}", bytes.len(), self.bytes);
+        // SAFETY: so many bytes are mapped (asserted, contract of the type); memory of this thread overlaps no pool.
+        unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
+    }
+
     /// What is left behind its first `bytes` bytes.
     ///
     /// # Panics

@@ -37,8 +37,19 @@ fn every_fault_of_a_configuration_is_said_at_once() {
             &["chunk_tokens_max is 1", "request_pages_max is 0"],
         ),
         (
-            &["transfer.backend=tcp", "transfer.tcp.streams=0", "transfer.tcp.tls=true", "transfer.tcp.listen=here"],
-            &["transfer.tcp.streams is 0", "transfer.tcp.tls is true", "transfer.tcp.listen is \"here\""],
+            &[
+                "transfer.backend=tcp",
+                "transfer.tcp.streams=0",
+                "transfer.tcp.tls.key=/nowhere",
+                "transfer.tcp.listen=here",
+            ],
+            &[
+                "transfer.tcp.streams is 0",
+                "transfer.tcp.tls.key is \"/nowhere\"",
+                "transfer.tcp.tls.certificate is \"\"",
+                "transfer.tcp.tls.authority is \"\"",
+                "transfer.tcp.listen is \"here\"",
+            ],
         ),
         (&["transfer.to=decode"], &["without transfer.backend"]),
         (&["transfer.backend=carrier_pigeon"], &["use \"none\", \"tcp\" or \"shm\""]),

@@ -7,6 +7,7 @@ mod hostile;
 mod runs;
 mod shared;
 mod suite;
+mod tls;
 mod vectors;
 mod world;
 
@@ -17,6 +18,7 @@ use hicached_actors::protocol::Refusal;
 
 use by_order::ByOrder;
 use suite::CHECKS;
+use tls::Authority;
 use world::Scratch;
 
 /// Backends that this build does not have, and why.
@@ -31,6 +33,7 @@ fn every_backend_passes_the_suite() {
     let backends: Vec<(&str, Box<dyn Backend>)> = vec![
         ("by default", Box::new(Tcp::default())),
         ("with checksums and small frames", Box::new(Tcp::new(checked).expect("sound settings"))),
+        ("encrypted", Box::new(tls::backend(Some(Authority::new(&folder.0, "ours").settings(tls::HOST))))),
         ("over one connection", Box::new(Tcp::new(narrow).expect("sound settings"))),
         ("by default", Box::new(Shm::new(ShmSettings::new(&folder.0, "decode-0")).expect("sound settings"))),
     ];

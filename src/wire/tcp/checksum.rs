@@ -10,9 +10,7 @@ pub(super) fn of(spans: &[Span], part: &mut [u8]) -> u32 {
         let mut left = *span;
         while left.bytes > 0 {
             let bytes = left.bytes.min(part.len());
-            // SAFETY: `bytes` bytes of the span are mapped for the time of the call (contract of `Span`), the part is
-            // as long, and memory of this thread overlaps no pool.
-            unsafe { std::ptr::copy_nonoverlapping(left.start.as_ptr(), part.as_mut_ptr(), bytes) };
+            left.read(&mut part[..bytes]);
             hasher.update(&part[..bytes]);
             left = left.skip(bytes);
         }

@@ -12,6 +12,7 @@ use std::time::Duration;
 use hicached_actors::protocol::Refusal;
 
 use super::socket::Socket;
+use super::tls::Tls;
 use super::{NAME, TcpSettings, stream};
 use crate::wire::board::Board;
 use crate::wire::grants::Grants;
@@ -30,6 +31,7 @@ pub(super) struct TcpLanding {
 struct Shared {
     grants: Grants,
     idle: Duration,
+    tls: Option<Tls>,
     connections_max: usize,
     connections: Mutex<BTreeMap<u64, TcpStream>>,
     changed: Condvar,
@@ -38,7 +40,7 @@ struct Shared {
 }
 
 impl TcpLanding {
-    pub(super) fn start(settings: &TcpSettings, events: Events) -> Result<Self, StartError> {
+    pub(super) fn start(settings: &TcpSettings, tls: Option<Tls>, events: Events) -> Result<Self, StartError> {
         let listen = settings.listen;
         let failed = |source| StartError::Io { doing: format!("listen for transfers on {listen}"), source };
         let listener = TcpListener::bind(listen).map_err(failed)?;
@@ -50,6 +52,7 @@ impl TcpLanding {
         let shared = Arc::new(Shared {
             grants: Grants::start(events)?,
             idle: settings.idle,
+            tls,
             connections_max: settings.connections_max,
             connections: Mutex::default(),
             changed: Condvar::new(),
@@ -136,13 +139,17 @@ impl Shared {
         let number = connections.last_key_value().map_or(0, |(last, _)| last + 1);
         let socket = Socket::new(stream.try_clone()?)?;
         let shared = self.clone();
-        crate::threads::spawn("wire-land".to_owned(), move || shared.serve(number, &socket))?;
+        crate::threads::spawn("wire-land".to_owned(), move || shared.serve(number, socket))?;
         connections.insert(number, stream);
         Ok(())
     }
 
-    fn serve(&self, number: u64, socket: &Socket) {
-        let served = stream::serve(socket, &self.grants, self.idle);
+    fn serve(&self, number: u64, mut socket: Socket) {
+        let agreed = match &self.tls {
+            Some(tls) => tls.accept().and_then(|connection| socket.encrypt(connection, self.idle)),
+            None => Ok(()),
+        };
+        let served = agreed.and_then(|()| stream::serve(&socket, &self.grants, self.idle));
         if let Err(error) = served
             && !self.closed.load(Ordering::Acquire)
         {

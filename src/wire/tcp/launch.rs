@@ -8,6 +8,7 @@ use hicached_actors::protocol::{Busy, Malformed, Refusal, WrongState};
 
 use super::frame::{PAYLOAD_BYTES_MAX, RUNS_MAX};
 use super::link::Peer;
+use super::tls::Tls;
 use super::{NAME, TcpSettings};
 use crate::wire::lane::Lane;
 use crate::wire::piece::PieceBounds;
@@ -18,6 +19,7 @@ use crate::wire::{Events, Launch, LayersReady, Name, PushKey, PushOrder, StartEr
 #[derive(Debug)]
 pub(super) struct TcpLaunch {
     settings: TcpSettings,
+    tls: Option<Tls>,
     pushes: Pushes,
     peers: Mutex<BTreeMap<String, Threads>>,
 }
@@ -30,8 +32,8 @@ struct Threads {
 }
 
 impl TcpLaunch {
-    pub(super) fn start(settings: &TcpSettings, events: Events) -> Result<Self, StartError> {
-        Ok(Self { settings: settings.clone(), pushes: Pushes::start(events)?, peers: Mutex::default() })
+    pub(super) fn start(settings: &TcpSettings, tls: Option<Tls>, events: Events) -> Result<Self, StartError> {
+        Ok(Self { settings: settings.clone(), tls, pushes: Pushes::start(events)?, peers: Mutex::default() })
     }
 
     fn lane(&self, endpoint: &str) -> Result<Arc<Lane>, Refusal> {
@@ -61,7 +63,8 @@ impl TcpLaunch {
         // One part of a write is the header.
         let lane = Arc::new(Lane::new(PieceBounds { bytes, pages: RUNS_MAX - 1 }));
         let (settings, running) = (self.settings.clone(), self.pushes.running().clone());
-        let peer = Arc::new(Peer { address: address.to_owned(), lane: lane.clone(), running, settings });
+        let tls = self.tls.clone();
+        let peer = Arc::new(Peer { address: address.to_owned(), lane: lane.clone(), running, settings, tls });
         let mut threads = Threads { lane, peer, threads: Vec::new() };
         for _ in 0..self.settings.streams {
             let peer = threads.peer.clone();

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::frame::{ACK_BYTES, Ack, Header};
 use super::socket::{Moved, Socket, Wait, advance, span_of};
+use super::tls::Tls;
 use super::{TcpSettings, checksum};
 use crate::wire::Cause;
 use crate::wire::lane::Lane;
@@ -22,6 +23,7 @@ pub(super) struct Peer {
     pub(super) lane: Arc<Lane>,
     pub(super) running: Arc<Running>,
     pub(super) settings: TcpSettings,
+    pub(super) tls: Option<Tls>,
 }
 
 impl Peer {
@@ -55,6 +57,15 @@ impl Peer {
         }
     }
 
+    fn connect(&self, address: &SocketAddr) -> io::Result<Socket> {
+        let connect = self.settings.connect;
+        let mut socket = Socket::new(TcpStream::connect_timeout(address, connect)?)?;
+        if let Some(tls) = &self.tls {
+            socket.encrypt(tls.to(&self.address)?, connect)?;
+        }
+        Ok(socket)
+    }
+
     fn window_bytes(&self) -> u64 {
         self.settings.window_bytes.div_ceil(self.settings.streams as u64)
     }
@@ -82,7 +93,7 @@ impl<'a> Link<'a> {
     fn connect(peer: &'a Peer) -> io::Result<Self> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the address stands for no host");
         for address in peer.address.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, peer.settings.connect).and_then(Socket::new) {
+            match peer.connect(&address) {
                 Ok(socket) => {
                     return Ok(Self {
                         peer,

@@ -14,15 +14,20 @@ mod frame;
 mod landing;
 mod launch;
 mod link;
+mod session;
 mod socket;
 mod stream;
+mod tls;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::{Backend, Contract, Events, Landing, Launch, StartError};
 
+use tls::Tls;
+
 pub use frame::{ACK_BYTES, HEADER_BYTES, VERSION};
+pub use tls::TlsSettings;
 
 /// How pages go over TCP.
 #[derive(Clone, Debug)]
@@ -49,8 +54,8 @@ pub struct TcpSettings {
     pub connect: Duration,
     /// Whether frames carry a CRC-32 of their bytes.
     pub checksum: bool,
-    /// Whether connections are encrypted.
-    pub tls: bool,
+    /// How connections are encrypted, if they are.
+    pub tls: Option<TlsSettings>,
 }
 
 impl Default for TcpSettings {
@@ -68,7 +73,7 @@ impl Default for TcpSettings {
             stop: Duration::from_secs(1),
             connect: Duration::from_secs(2),
             checksum: false,
-            tls: false,
+            tls: None,
         }
     }
 }
@@ -83,10 +88,6 @@ impl TcpSettings {
         let mut fault = |setting: &'static str, value: String, change: &str| {
             faults.push(StartError::Setting { setting, value, change: change.to_owned() });
         };
-        if self.tls {
-            let change = "set it to false and keep transfers on a network that is trusted or encrypted below TCP";
-            fault("transfer.tcp.tls", self.tls.to_string(), change);
-        }
         for (setting, value, max) in [
             ("transfer.tcp.streams", self.streams, STREAMS_MAX),
             ("transfer.tcp.connections_max", self.connections_max, CONNECTIONS_MAX),
@@ -117,16 +118,18 @@ impl TcpSettings {
 #[derive(Clone, Debug, Default)]
 pub struct Tcp {
     settings: TcpSettings,
+    tls: Option<Tls>,
 }
 
 impl Tcp {
     /// Pages go over TCP as `settings` say.
     ///
     /// # Errors
-    /// As [`TcpSettings::check`].
+    /// As [`TcpSettings::check`], and for files of [`TlsSettings`] that do not hold what they should.
     pub fn new(settings: TcpSettings) -> Result<Self, Vec<StartError>> {
-        settings.check()?;
-        Ok(Self { settings })
+        let mut faults = settings.check().err().unwrap_or_default();
+        let tls = settings.tls.as_ref().and_then(|tls| Tls::load(tls).map_err(|wrong| faults.extend(wrong)).ok());
+        if faults.is_empty() { Ok(Self { settings, tls }) } else { Err(faults) }
     }
 }
 
@@ -140,11 +143,11 @@ impl Backend for Tcp {
     }
 
     fn landing(&self, events: Events) -> Result<Box<dyn Landing>, StartError> {
-        Ok(Box::new(landing::TcpLanding::start(&self.settings, events)?))
+        Ok(Box::new(landing::TcpLanding::start(&self.settings, self.tls.clone(), events)?))
     }
 
     fn launch(&self, events: Events) -> Result<Box<dyn Launch>, StartError> {
-        Ok(Box::new(launch::TcpLaunch::start(&self.settings, events)?))
+        Ok(Box::new(launch::TcpLaunch::start(&self.settings, self.tls.clone(), events)?))
     }
 }
 
@@ -163,12 +166,22 @@ mod tests {
     #[test]
     fn settings_that_cannot_be_followed_are_refused_all_at_once() {
         assert!(TcpSettings::default().check().is_ok());
-        let wrong = TcpSettings { tls: true, streams: 0, frame_bytes: 1, window_bytes: 0, ..TcpSettings::default() };
-        let faults = wrong.check().expect_err("four faults");
+        let nowhere = |file: &str| std::path::Path::new("/nowhere").join(file);
+        let (certificate, key, authority) = (nowhere("c.pem"), nowhere("k.pem"), nowhere("a.pem"));
+        let tls = Some(TlsSettings { certificate, key, authority });
+        let wrong = TcpSettings { tls, streams: 0, frame_bytes: 1, window_bytes: 0, ..TcpSettings::default() };
+        let faults = Tcp::new(wrong).expect_err("six faults");
         let named: Vec<String> = faults.iter().map(ToString::to_string).collect();
-        for name in ["tcp.tls is true", "tcp.streams is 0", "tcp.frame_bytes is 1", "tcp.window_bytes is 0"] {
+        for name in [
+            "tcp.streams is 0",
+            "tcp.frame_bytes is 1",
+            "tcp.window_bytes is 0",
+            "tls.certificate is \"/nowhere/c.pem\"",
+            "tls.key is \"/nowhere/k.pem\"",
+            "tls.authority is \"/nowhere/a.pem\"",
+        ] {
             assert!(named.iter().any(|fault| fault.contains(name)), "{name}: {named:?}");
         }
-        assert_eq!(faults.len(), 4);
+        assert_eq!(faults.len(), 6);
     }
 }

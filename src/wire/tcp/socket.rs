@@ -1,16 +1,20 @@
-//! Raw reads and writes of a connection: memory that other processes map goes in and out without ever being a slice.
+//! Reads and writes of a connection: memory that other processes map goes in and out without ever being a slice.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
+use super::session::Session;
 use crate::wire::pool::Span;
 
-/// A connection that never blocks.
+/// A connection that never blocks, of one thread.
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: TcpStream,
+    /// When it is encrypted.
+    session: Option<RefCell<Session>>,
 }
 
 /// What a call did.
@@ -35,7 +39,25 @@ impl Socket {
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream })
+        Ok(Self { stream, session: None })
+    }
+
+    /// Encrypts it from its first byte on, once both sides have agreed within `patience`.
+    ///
+    /// # Errors
+    /// The system's, what keeps the sides from agreeing, or [`io::ErrorKind::TimedOut`].
+    pub(super) fn encrypt(&mut self, connection: rustls::Connection, patience: Duration) -> io::Result<()> {
+        let began = Instant::now();
+        let session = self.session.insert(RefCell::new(Session::new(connection)));
+        while !session.get_mut().shake_hands(&self.stream)? {
+            let left = patience.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            let wants_write = session.get_mut().wants_write();
+            poll(&self.stream, libc::POLLIN | if wants_write { libc::POLLOUT } else { 0 }, left)?;
+        }
+        Ok(())
     }
 
     /// Reads into the first spans.
@@ -43,6 +65,9 @@ impl Socket {
     /// # Errors
     /// The system's; [`io::ErrorKind::UnexpectedEof`] when the other side has closed.
     pub(super) fn read(&self, into: &[Span]) -> io::Result<Moved> {
+        if let Some(session) = &self.session {
+            return session.borrow_mut().read(&self.stream, into);
+        }
         let mut parts = Parts::new(into);
         let mut message = parts.message();
         // SAFETY: `message` points to parts, each of which is mapped and writable memory that stays so for the call
@@ -59,6 +84,9 @@ impl Socket {
     /// # Errors
     /// The system's.
     pub(super) fn write(&self, from: &[Span]) -> io::Result<Moved> {
+        if let Some(session) = &self.session {
+            return session.borrow_mut().write(&self.stream, from);
+        }
         let mut parts = Parts::new(from);
         let message = parts.message();
         // SAFETY: `message` points to parts, each of which is mapped memory that stays so for the call (contract of
@@ -84,31 +112,36 @@ impl Socket {
         !matches!(self.stream.peek(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// Waits until something can be moved, at most for `patience`; whether it can.
+    /// Waits until something can be moved, at most for `patience`; whether it may be.
     ///
     /// # Errors
     /// The system's.
     pub(super) fn wait(&self, what: Wait, patience: Duration) -> io::Result<bool> {
-        let events = match what {
+        let mut events = match what {
             Wait::Read => libc::POLLIN,
             Wait::Write => libc::POLLOUT,
         };
-        let mut poll = libc::pollfd { fd: self.stream.as_raw_fd(), events, revents: 0 };
-        let ms = libc::c_int::try_from(patience.as_millis().max(1)).unwrap_or(libc::c_int::MAX);
-        // SAFETY: one structure, which the call reads and writes.
-        let ready = unsafe { libc::poll(&mut poll, 1, ms) };
-        if ready >= 0 {
-            return Ok(ready > 0);
+        if let Some(session) = &self.session {
+            let mut session = session.borrow_mut();
+            if what == Wait::Read && session.has_plain() {
+                return Ok(true);
+            }
+            if !session.flush(&self.stream)? {
+                events |= libc::POLLOUT;
+            }
         }
-        let error = io::Error::last_os_error();
-        if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) }
+        poll(&self.stream, events, patience)
     }
 
     /// From how many bytes on there is something to read. A thread that wakes for each packet reads little at a time.
+    /// Of an encrypted connection some of the bytes are here already, and any may be the last that come.
     ///
     /// # Errors
     /// The system's.
     pub(super) fn set_low_water(&self, bytes: usize) -> io::Result<()> {
+        if self.session.is_some() {
+            return Ok(());
+        }
         let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
         let (fd, option) = (self.stream.as_raw_fd(), std::ptr::from_ref(&value).cast());
         let option_bytes = size_of::<libc::c_int>() as libc::socklen_t;
@@ -153,6 +186,19 @@ impl Socket {
         }
         Ok(())
     }
+}
+
+/// Waits for any of `events` on `stream`, at most for `patience`; whether one came.
+fn poll(stream: &TcpStream, events: libc::c_short, patience: Duration) -> io::Result<bool> {
+    let mut poll = libc::pollfd { fd: stream.as_raw_fd(), events, revents: 0 };
+    let ms = libc::c_int::try_from(patience.as_millis().max(1)).unwrap_or(libc::c_int::MAX);
+    // SAFETY: one structure, which the call reads and writes.
+    let ready = unsafe { libc::poll(&mut poll, 1, ms) };
+    if ready >= 0 {
+        return Ok(ready > 0);
+    }
+    let error = io::Error::last_os_error();
+    if error.kind() == io::ErrorKind::Interrupted { Ok(false) } else { Err(error) }
 }
 
 /// Pieces of memory as a call wants them.
