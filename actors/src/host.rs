@@ -259,7 +259,8 @@ impl<M: Machine> Host<M> {
     }
 
     fn tell_figures(&mut self, to: ReplyTo, op: crate::protocol::OpId, out: &mut Output) {
-        let counters = self.counters().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let counters = self.counters().into_iter().map(|(name, value)| (name.to_owned(), value));
+        let counters = counters.chain(self.machine.rank_counters()).collect();
         let answer = Answer::StatusIs(StatusIs { counters });
         self.send(Dest::Reply(to), answer.code(), op, answer.encode_body(), None, out);
     }

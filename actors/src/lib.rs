@@ -25,4 +25,5 @@ pub mod receiver;
 mod script;
 pub mod sender;
 pub mod span;
+mod spread;
 pub mod writer;

@@ -108,6 +108,11 @@ pub trait Machine {
 
     /// Named figures in a fixed order.
     fn counters(&self) -> Vec<(&'static str, u64)>;
+
+    /// Figures of each rank apart, whose names tell the rank.
+    fn rank_counters(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
 }
 
 macro_rules! inbound {

@@ -373,6 +373,8 @@ impl Sender {
             None => self.counts.received += 1,
             Some(_) => self.counts.failed += 1,
         }
+        let sent = running.figures.iter().zip(&mut self.costs).filter(|(figures, _)| figures.bytes > 0);
+        sent.for_each(|(figures, costs)| costs.add(figures));
         out.extend(running.span(now, op, &self.config, failure).map(Effect::span));
     }
 

@@ -10,6 +10,7 @@ mod conversation;
 mod op;
 mod peers;
 mod pushes;
+mod ranks;
 #[cfg(test)]
 mod tests;
 
@@ -27,6 +28,7 @@ use crate::protocol::{
 };
 use op::{Op, Outcome};
 use peers::Peer;
+use ranks::RankCosts;
 
 /// What a sender is built with.
 #[derive(Clone, Debug)]
@@ -94,6 +96,8 @@ pub struct Sender {
     alarms: Alarms<Alarm>,
     ended: Ended<Outcome>,
     counts: Counts,
+    /// One for each rank.
+    costs: Vec<RankCosts>,
 }
 
 /// What the sender acts on by time.
@@ -140,6 +144,7 @@ impl Sender {
             meets: BTreeMap::new(),
             alarms: Alarms::new(),
             ended: Ended::new(config.ended_ms, config.ended_max),
+            costs: std::iter::repeat_with(RankCosts::new).take(usize::from(config.manifest.cp_size)).collect(),
             counts: Counts {
                 transfers: 0,
                 received: 0,
@@ -270,6 +275,12 @@ impl Machine for Sender {
             ("sender.repeats", self.calls.repeats()),
             ("sender.ended", self.ended.len() as u64),
         ]
+    }
+
+    fn rank_counters(&self) -> Vec<(String, u64)> {
+        let straggler = ranks::straggler(&self.costs).map(|rank| ("sender.straggler_rank".to_owned(), rank as u64));
+        let ranks = self.costs.iter().enumerate().flat_map(|(rank, costs)| costs.counters(rank));
+        straggler.into_iter().chain(ranks).collect()
     }
 }
 

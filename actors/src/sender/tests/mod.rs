@@ -188,6 +188,13 @@ fn pages_are_pushed_by_their_owners_to_the_slots_of_their_positions_and_finished
     assert_eq!(peer(&mut sender, it(), Received { attempt: 1 }), [(it(), over(1, ""))]);
     assert_eq!((sender.counter("sender.received"), sender.counter("sender.bytes")), (1, 64));
     assert_eq!((sender.counter("sender.running"), sender.counter("sender.peers")), (0, 0));
+    let of_ranks = sender.machine.rank_counters();
+    let told = |name: &str| of_ranks.iter().find(|(of, _)| of == name).unwrap_or_else(|| panic!("no {name}")).1;
+    assert_eq!(
+        (told("sender.straggler_rank"), told("sender.rank.1.transfers"), told("sender.rank.1.bytes")),
+        (1, 1, 64)
+    );
+    assert_eq!((told("sender.rank.0.transfers"), told("sender.rank.0.total_us.max")), (0, 0));
 }
 
 #[test]
