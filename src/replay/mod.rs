@@ -13,6 +13,7 @@ pub mod outcome;
 pub mod pages;
 pub mod prompts;
 pub mod run;
+pub mod sending;
 pub mod side;
 pub mod signals;
 pub mod trace;

@@ -6,6 +6,8 @@ use std::fmt;
 use hicached_client::engine::{self, Times};
 use serde::Serialize;
 
+use super::sending::Sending;
+
 /// Figures of a `replay` or `demo`.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
@@ -37,6 +39,8 @@ pub struct Outcome {
     pub handover_pages: u64,
     /// Whether there is a decode group.
     pub decode: bool,
+    /// What its transfers cost each rank that sent them, in the sender's last life.
+    pub sending: Sending,
     /// Bytes compared with what they must be.
     pub bytes_verified: u64,
     /// Pieces that were something else.
@@ -179,7 +183,8 @@ impl fmt::Display for Outcome {
         for (name, Percentiles { p50, p99 }) in times.into_iter().chain(handover) {
             row(&format!("{name}, p50 / p99 us"), &format!("{p50} / {p99}"))?;
         }
-        write!(f, "{:<36}{}", "SHA-256 of the hits per request", self.per_request_sha256)
+        write!(f, "{:<36}{}", "SHA-256 of the hits per request", self.per_request_sha256)?;
+        if self.decode { write!(f, "\n{}", self.sending) } else { Ok(()) }
     }
 }
 

@@ -15,6 +15,7 @@ use super::figures::{figures, members, moved};
 use super::folder::FolderError;
 use super::load::Load;
 use super::outcome::{LatencyUs, MovedPages, Outcome, Percentiles};
+use super::sending::Sending;
 use super::side::{Engines, Over, Side};
 use super::signals::Signals;
 use crate::config::{Checked, ConfigRefused};
@@ -121,8 +122,12 @@ impl Run<'_> {
         per_request_sha256: String,
         sides: impl Iterator<Item = (&Side, &Client)>,
     ) -> Result<Outcome, RunError> {
-        let (mut pages, mut leaked_pages) = (MovedPages::default(), 0);
+        let (mut pages, mut leaked_pages, mut sending) = (MovedPages::default(), 0, None);
         for (side, client) in sides {
+            if sending.is_none() && self.decode.is_some() {
+                let cp_size = side.group.config.group.cp_size;
+                sending = Some(Sending::of(&figures(client, Address::Sender).await?, cp_size));
+            }
             pages += moved(&figures(client, Address::Index).await?);
             leaked_pages += side.leaked_pages(client).await?;
         }
@@ -142,6 +147,7 @@ impl Run<'_> {
             handovers,
             handover_pages: report.handover_pages,
             decode: self.decode.is_some(),
+            sending: sending.unwrap_or_default(),
             bytes_verified: report.bytes_verified,
             mismatches: report.mismatches,
             leaked_pages,

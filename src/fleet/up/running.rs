@@ -22,6 +22,7 @@ use crate::fleet::{Event, State};
 use crate::replay::figures::{flush_all, members, named};
 use crate::replay::outcome::{MovedPages, Outcome};
 use crate::replay::run::hash_of;
+use crate::replay::sending::Sending;
 
 /// Groups that serve requests.
 pub(super) struct Running<'a> {
@@ -65,10 +66,11 @@ impl<'a> Running<'a> {
         self.serve().await?;
         let wall_s = self.started.elapsed().as_secs_f64();
         let (mut pages, mut leaked_pages, mut transfers_left) = (MovedPages::default(), 0, 0);
+        let mut sending = Sending::default();
         for at in 0..self.groups.sides.len() {
             let config = self.groups.sides[at].group.config.clone();
             let client = watch::client(bus, &config.group.name, DEADLINE);
-            let Settled { index, transfers } = self.beside(settled(&client, config.group.cp_size)).await?;
+            let Settled { index, sender, transfers } = self.beside(settled(&client, config.group.cp_size)).await?;
             // What ends from here on has told already what it moved.
             let moved = self.watches[at].moved(&index);
             if self.job.kills > 0 {
@@ -79,10 +81,13 @@ impl<'a> Running<'a> {
             let capacity_pages = u64::from(config.l1.pages) + u64::from(config.l2.pages);
             leaked_pages += self.beside(async { Ok(flush_all(&client, capacity_pages).await?) }).await?;
             pages += moved;
+            if at == 0 {
+                sending = Sending::of(&sender, config.group.cp_size);
+            }
             transfers_left += transfers;
         }
         self.end_engine().await?;
-        let outcome = self.outcome(wall_s, pages, leaked_pages);
+        let outcome = Outcome { sending, ..self.outcome(wall_s, pages, leaked_pages) };
         let Handovers { retried, attempts_max, .. } = self.drive.handovers;
         Ok(UpOutcome {
             outcome,
@@ -116,6 +121,7 @@ impl<'a> Running<'a> {
             handovers: self.drive.handovers.done,
             handover_pages: self.drive.handovers.pages,
             decode: self.groups.sides.len() > 1,
+            sending: Sending::default(),
             bytes_verified,
             mismatches,
             leaked_pages,

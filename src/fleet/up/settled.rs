@@ -13,6 +13,8 @@ use crate::replay::figures::{Figures, figures, named};
 pub(super) struct Settled {
     /// What its index says.
     pub(super) index: Figures,
+    /// What its sender says.
+    pub(super) sender: Figures,
     /// Transfers, grants and pushes that are left.
     pub(super) transfers: u64,
 }
@@ -26,11 +28,13 @@ pub(super) async fn settled(client: &Client, cp_size: u8) -> Result<Settled, UpE
         let running = sum(&index, &["index.sessions", "index.in_flight"]);
         let mut transfers = 0;
         let ranks = (0..cp_size).map(|rank| Address::Rank(Rank(rank)));
-        for member in [Address::Sender, Address::Receiver].into_iter().chain(ranks) {
+        let sender = figures(client, Address::Sender).await?;
+        transfers += sum(&sender, &TRANSFERS);
+        for member in std::iter::once(Address::Receiver).chain(ranks) {
             transfers += sum(&figures(client, member).await?, &TRANSFERS);
         }
         if running + transfers == 0 || Instant::now() >= until {
-            return Ok(Settled { index, transfers });
+            return Ok(Settled { index, sender, transfers });
         }
         sleep(SETTLE_PAUSE).await;
     }
