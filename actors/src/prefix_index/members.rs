@@ -357,12 +357,23 @@ impl Index {
     }
 
     fn answer_registered(&mut self, rank: Rank, out: &mut Vec<Effect>) {
-        let peers: Vec<String> = self.members.ranks.iter().map(|member| member.segment()).collect();
+        let registered = || self.members.ranks.iter().map(|member| Some(&member.engine.as_ref()?.register));
+        let peers = registered().map(|of| of.map(|of| of.segment.clone()).unwrap_or_default()).collect();
+        let peer_regions = registered().map(|of| of.map(|of| of.regions.clone()).unwrap_or_default()).collect();
         let (control, next_step, lease_ms) = (self.control, self.steps.next, self.config.lease_ms);
         let Some(engine) = self.members.of_mut(rank).and_then(|member| member.engine.as_mut()) else { return };
         let (Some(attached), Some((to, op))) = (engine.attached.clone(), engine.waiting.take()) else { return };
         let Attached { engine: _, pool_file, words_offset, load_slots_offset, adoptions: _ } = attached;
-        let answer = Registered { control, next_step, pool_file, words_offset, load_slots_offset, peers, lease_ms };
+        let answer = Registered {
+            control,
+            next_step,
+            pool_file,
+            words_offset,
+            load_slots_offset,
+            peers,
+            lease_ms,
+            peer_regions,
+        };
         reply(Some(to), op, answer, out);
     }
 
@@ -449,12 +460,6 @@ impl Index {
                 self.give_up(now, pages, out);
             }
         }
-    }
-}
-
-impl Member {
-    fn segment(&self) -> String {
-        self.engine.as_ref().map(|engine| engine.register.segment.clone()).unwrap_or_default()
     }
 }
 

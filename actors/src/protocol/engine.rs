@@ -56,6 +56,9 @@ wire! {
         pub peers: Vec<String>,
         /// How long leases last without a heartbeat.
         pub lease_ms: u64,
+        /// Where each (component, layer) stands in the segment of every rank, in the order of `peers`. A rank that
+        /// registers again hears of those that came behind it.
+        pub peer_regions: Vec<Vec<Region>> = default,
     }
     /// How much of a prefix is cached: no pin, no touch, no state.
     pub struct Probe {

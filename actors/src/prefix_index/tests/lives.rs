@@ -27,6 +27,18 @@ fn register_born(script: &mut Script, engine: Incarnation, born_ms: u64) -> OpId
 }
 
 #[test]
+fn an_engine_hears_where_the_pools_of_its_peers_stand() {
+    let mut script = Script::of(IndexConfig::new(manifest(2), 65, 0));
+    let engine = life(ENGINE, Rank(0));
+    let op = script.ask(script.registration(Rank(0), engine, 65));
+    script.attached(Rank(0), engine);
+    let Answer::Registered(registered) = script.answer(op) else { panic!("{:?}", script.answer(op)) };
+    assert_eq!(registered.peers, ["a", "a"]);
+    let offsets: Vec<u64> = registered.peer_regions.iter().flatten().map(|region| region.offset).collect();
+    assert_eq!(offsets, [0, 4_096]);
+}
+
+#[test]
 fn pages_of_an_engine_whose_pool_could_not_be_mapped_again_are_not_served_to_the_next() {
     let mut script = Script::serving(0);
     let path = keys(1, 2);

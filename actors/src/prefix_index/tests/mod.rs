@@ -107,10 +107,7 @@ impl Script {
         for rank in ranks() {
             let engine = life(ENGINE, rank);
             script.register(rank, engine, l1_pages);
-            let attach = script.op_of("attach");
-            let attached =
-                Attached { engine, pool_file: String::new(), words_offset: 0, load_slots_offset: 0, adoptions: 1 };
-            script.news_of(rank, attach, attached.into());
+            script.attached(rank, engine);
         }
         let lanes = script.op_of("open_lanes");
         script.news(Address::Allocator, lanes, Freed {}.into());
@@ -130,19 +127,32 @@ impl Script {
         self.deliver(Address::Rank(rank), life, OpId::default(), IndexIn::News(hello.into()));
     }
 
-    fn register(&mut self, rank: Rank, engine: Incarnation, pages: u32) {
-        let msg = Register {
+    /// The pool of an engine rank, which begins at a byte of its own.
+    fn registration(&self, rank: Rank, engine: Incarnation, pages: u32) -> Register {
+        let offset = u64::from(rank.0) * 4_096;
+        let region = Region { component: "target.kv".to_owned(), layer: 0, offset, stride: 16, page_bytes: 16 };
+        Register {
             rank,
             engine,
             manifest: self.manifest.clone(),
             pages,
             segment: "a".to_owned(),
             segment_bytes: 1,
-            regions: vec![],
+            regions: vec![region],
             last_step: 0,
             born_ms: 0,
-        };
-        self.ask(msg);
+        }
+    }
+
+    fn register(&mut self, rank: Rank, engine: Incarnation, pages: u32) {
+        self.ask(self.registration(rank, engine, pages));
+    }
+
+    fn attached(&mut self, rank: Rank, engine: Incarnation) {
+        let attach = self.op_of("attach");
+        let attached =
+            Attached { engine, pool_file: String::new(), words_offset: 0, load_slots_offset: 0, adoptions: 1 };
+        self.news_of(rank, attach, attached.into());
     }
 
     fn deliver(&mut self, address: Address, incarnation: Incarnation, op: OpId, msg: IndexIn) {

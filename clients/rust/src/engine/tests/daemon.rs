@@ -232,8 +232,17 @@ impl State {
         let pool_file = rank.pool_file.display().to_string();
         let (control, next_step) = (self.control, self.next_step);
         let (words_offset, load_slots_offset) = (0, 4_096);
-        Registered { control, next_step, pool_file, words_offset, load_slots_offset, peers: vec![], lease_ms: 30_000 }
-            .into()
+        Registered {
+            control,
+            next_step,
+            pool_file,
+            words_offset,
+            load_slots_offset,
+            peers: vec![],
+            lease_ms: 30_000,
+            peer_regions: vec![],
+        }
+        .into()
     }
 
     fn reserve(&mut self, owners: impl IntoIterator<Item = u8>) -> Vec<PageId> {
