@@ -16,12 +16,16 @@ use hicached::rank::PageTable;
 use hicached_actors::protocol::{Flush, Keys};
 use hicached_client::shm::Segment;
 use tokio::process::{Child, Command};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::*;
 
 /// Within this a point is reached, whatever the group has to recover from first.
 const REACHED_MAX: Duration = LONG;
+
+/// A request that is in the middle of it is begun again as often.
+const DEATHS_AT_ONCE: u64 = 4;
 
 /// Points that wait for a process that hosts them.
 struct Waiting {
@@ -60,9 +64,20 @@ impl Mortal<'_> {
         command.spawn().expect("the program starts")
     }
 
-    /// Dies at every point that waits, one life each; the process of the life after the last one.
-    async fn dies_at(&self, waiting: &Waiting) -> Child {
+    /// Dies at every point that waits, one life each; the process of the life after the last one. Every
+    /// [`DEATHS_AT_ONCE`] deaths it lives until one more request has `ended`: an engine begins a request again only so
+    /// often.
+    async fn dies_at(&self, waiting: &Waiting, mut ended: watch::Receiver<u64>) -> Child {
+        let mut deaths = 0;
         while let Some(point) = waiting.next() {
+            deaths += 1;
+            if deaths % DEATHS_AT_ONCE == 0 {
+                let mut child = self.start(None);
+                let before = *ended.borrow_and_update();
+                let one_more = timeout(REACHED_MAX, ended.wait_for(|now| *now > before)).await;
+                one_more.unwrap_or_else(|_| panic!("no request ended in {REACHED_MAX:?}")).expect("the engine runs");
+                child.kill().await.expect("it lives");
+            }
             let child = self.start(Some(&point));
             let ended = timeout(REACHED_MAX, child.wait_with_output()).await;
             let output =
@@ -111,6 +126,7 @@ async fn any_process_can_die_at_any_named_point() {
     let (leader, first, second) = (mortal("control"), mortal("rank.0"), mortal("rank.1"));
 
     let is_over = AtomicBool::new(false);
+    let (has_ended, ended) = watch::channel(0);
     let prompts = world.prompts(name, 96);
     let endless = prompts.iter().cycle().take_while(|_| !is_over.load(Ordering::Relaxed)).cloned();
     let serve = async {
@@ -125,11 +141,15 @@ async fn any_process_can_die_at_any_named_point() {
             ..EngineConfig::new(name, group.manifest, group.config.l1.pages / 2 + 1, &world.folder)
         };
         let mut engine = Engine::start(world.bus().await, config).await.expect("the group takes the engine");
-        let report = engine.run(stream::iter(endless), |_, _| ()).await;
+        let report = engine.run(stream::iter(endless), |_, _| has_ended.send_modify(|ended| *ended += 1)).await;
         (engine, report)
     };
     let die = async {
-        let alive = tokio::join!(leader.dies_at(&control), first.dies_at(&ranks), second.dies_at(&ranks));
+        let alive = tokio::join!(
+            leader.dies_at(&control, ended.clone()),
+            first.dies_at(&ranks, ended.clone()),
+            second.dies_at(&ranks, ended.clone())
+        );
         is_over.store(true, Ordering::Relaxed);
         alive
     };
