@@ -321,6 +321,21 @@ fn a_load_that_the_engine_gave_up_is_reported_failed_and_a_load_without_pages_is
 }
 
 #[test]
+fn a_load_of_an_older_life_ends_its_slot_and_is_answered_however_often_it_is_said() {
+    let mut rig = Rig::new();
+    rig.store(&[1], &[3]);
+    let ring = rig.host.machine().pool().ring().clone();
+    let before = rig.engine.all_bytes();
+    let load = LoadCopy { lives: vec![Incarnation([9; 16])], ..rig.load_msg(&[2], &[3], 0, 6) };
+    let op = rig.send(Address::Loader, RankIn::LoadCopy(load.clone()));
+    assert!(matches!(rig.hear_ack(op).failed[..], [Refusal::WrongState(_)]));
+    assert_eq!((ring.state(0, 6), ring.value(0)), (LoadState::Failed, load.base + LAYERS));
+    rig.send_op(Address::Loader, op, RankIn::LoadCopy(load));
+    assert!(matches!(rig.hear_ack(op).failed[..], [Refusal::WrongState(_)]));
+    assert!(before == rig.engine.all_bytes());
+}
+
+#[test]
 fn a_watched_step_is_answered_when_both_words_have_passed_it() {
     let mut rig = Rig::new();
     let watch = |rig: &mut Rig, step| rig.send(Address::Index, RankIn::Watch(Watch { step }));

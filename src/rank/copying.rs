@@ -111,9 +111,13 @@ impl RankMachine {
     }
 
     /// A load of an older life of this rank: nothing will come, and its engine must not wait.
-    pub(super) fn disown_slot(&mut self, msg: &LoadCopy) {
+    pub(super) fn disown_slot(&mut self, now: Time, from: &Sender, msg: &LoadCopy, out: &mut Vec<Effect>) {
         if let Ok(ring_use) = RingUse::of(msg, self.layers.total()) {
             self.give_slot_up(ring_use);
+        }
+        if !self.is_answered(OpKind::Load, from, msg.attempt, out) {
+            let refusal = WrongState::new(from.op, "of an older life").into();
+            self.end_unbegun(now, OpKind::Load, from, msg.attempt, Some(refusal), out);
         }
     }
 

@@ -391,7 +391,7 @@ impl Machine for RankMachine {
         if self.is_for_another_life(&msg) {
             self.counts.stale += 1;
             if let RankIn::LoadCopy(copy) = &msg {
-                self.disown_slot(copy);
+                self.disown_slot(now, from, copy, out);
             }
             return;
         }

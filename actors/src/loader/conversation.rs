@@ -1,6 +1,6 @@
 //! The steps of a load: each takes the op from one state to the next.
 
-use super::op::{ATTEMPT, End, FREE, Op, Outcome, PagesEnd, Place, RESERVE, State, copy_call, stop_call};
+use super::op::{ATTEMPT, End, FREE, Op, Outcome, PagesEnd, Place, RESERVE, State, copy_call, disown_call, stop_call};
 use super::{Loader, RING_SLOTS, tell};
 use crate::copy_ack::Fate;
 use crate::course::Course;
@@ -34,6 +34,7 @@ impl Loader {
             began: now,
             course: Course::default(),
             cause: None,
+            disowning: RankSet::EMPTY,
             state: State::Reserving,
         };
         if self.lives.alive() != RankSet::all(self.config.cp_size) {
@@ -129,9 +130,7 @@ impl Loader {
                 let all: Vec<OpId> = self.ops.keys().copied().collect();
                 for op in all {
                     self.rank_lost(now, op, msg.rank, out);
-                    if msg.incarnation != Incarnation::default() {
-                        self.disown_slot(op, msg.rank, out);
-                    }
+                    self.disown_slot(now, op, msg.rank, msg.incarnation, out);
                 }
             }
             Learnt::Same => {}
@@ -191,6 +190,9 @@ impl Loader {
             self.counts.late += 1;
             return;
         };
+        if running.disowning.remove(rank) {
+            self.calls.answered(disown_call(op, rank));
+        }
         match (&mut running.state, failure) {
             (State::Copying { place, waiting }, None) if waiting.contains(rank) => {
                 running.course.acknowledged(now, rank);
@@ -282,16 +284,25 @@ impl Loader {
     }
 
     /// Has the new life of `rank` end the use of the load slot that its old one left behind: the engine waits there,
-    /// and nobody else is left to say that nothing will come. Said once; the engine's own deadline covers a loss.
-    fn disown_slot(&self, op: OpId, rank: Rank, out: &mut Vec<Effect>) {
-        let Some(running) = self.ops.get(&op) else { return };
+    /// and nobody else is left to say that nothing will come. No life: whoever was asked is gone, too.
+    fn disown_slot(&mut self, now: Time, op: OpId, rank: Rank, life: Incarnation, out: &mut Vec<Effect>) {
+        let Some(running) = self.ops.get_mut(&op) else { return };
+        let call = disown_call(op, rank);
         match &running.state {
-            State::Stopping { place, .. } | State::Over { place, ok: false } => {
+            State::Stopping { place, .. } | State::Over { place, ok: false } if life != Incarnation::default() => {
                 // It names the old life, so the new one copies nothing.
                 let to = Outgoing::Rank(rank, RankIn::LoadCopy(running.copy(place)));
-                out.push(Effect::Send { to, op, trace: running.trace.clone() });
+                self.calls.call(now, call, to, &running.trace, out);
+                running.disowning.insert(rank);
             }
-            State::Reserving | State::Copying { .. } | State::Over { ok: true, .. } | State::GivingBack { .. } => {}
+            State::Reserving
+            | State::Copying { .. }
+            | State::Stopping { .. }
+            | State::Over { .. }
+            | State::GivingBack { .. } => {
+                self.calls.answered(call);
+                running.disowning.remove(rank);
+            }
         }
     }
 
@@ -304,6 +315,9 @@ impl Loader {
 
     fn end(&mut self, now: Time, op: OpId, outcome: Outcome, pages: PagesEnd, out: &mut Vec<Effect>) {
         let Some(running) = self.ops.remove(&op) else { return };
+        for rank in running.disowning.iter() {
+            self.calls.answered(disown_call(op, rank));
+        }
         self.parents.remove(&running.pages_op);
         self.ring.release(running.slot, op);
         self.counts.missed += u64::from(matches!(outcome, Outcome::Missed { .. }));

@@ -24,6 +24,8 @@ pub(super) struct Op {
     pub(super) course: Course,
     /// Why it does not arrive, once that is known.
     pub(super) cause: Option<String>,
+    /// Ranks in a new life that have yet to end the use of the slot which their old one left behind.
+    pub(super) disowning: RankSet,
     pub(super) state: State,
 }
 
@@ -181,10 +183,13 @@ impl Op {
         for rank in waiting.iter() {
             assert!(calls.is_open(call_of(op, kind, rank)), "{op:?} waits for {rank:?} and does not ask it");
         }
+        for rank in self.disowning.iter() {
+            assert!(calls.is_open(disown_call(op, rank)), "{op:?} leaves its slot on {rank:?} behind");
+        }
         if let Some(topic) = pages_call {
             assert!(calls.is_open((self.pages_op, topic)), "{op:?} waits for the allocator and does not ask it");
         }
-        waiting.len() as usize + usize::from(pages_call.is_some())
+        (waiting.len() + self.disowning.len()) as usize + usize::from(pages_call.is_some())
     }
 
     fn tell_started(&self, op: OpId, place: &Place, trace: &Trace, out: &mut Vec<Effect>) {
@@ -202,6 +207,11 @@ pub(super) fn copy_call(op: OpId, rank: Rank) -> CallId {
     call_of(op, COPY, rank)
 }
 
+/// The call that has the new life of `rank` end the use of a slot.
+pub(super) fn disown_call(op: OpId, rank: Rank) -> CallId {
+    call_of(op, DISOWN, rank)
+}
+
 /// The call that tells `rank` to stop.
 pub(super) fn stop_call(op: OpId, rank: Rank) -> CallId {
     call_of(op, STOP, rank)
@@ -213,6 +223,7 @@ pub(super) const RESERVE: u16 = 0;
 pub(super) const FREE: u16 = 1;
 const COPY: u16 = 0x100;
 const STOP: u16 = 0x200;
+const DISOWN: u16 = 0x300;
 
 /// A load is tried once; the index tries again with a new op.
 pub(super) const ATTEMPT: u32 = 1;

@@ -252,8 +252,15 @@ fn the_new_life_of_a_rank_ends_the_slot_that_its_old_one_left_behind() {
         ["rank.1 load_copy", "index op_settled"],
         "nobody has read it"
     );
+    assert_eq!(codes(&loader.pass(5_000))[..1], ["rank.1 load_copy"], "until it is answered");
+    assert_eq!(loader.say_as(RANK_1, life(1, 3), op(10), failed(1)), []);
+    assert_eq!(loader.pass(5_000), []);
+    assert_eq!(codes(&is(&mut loader, 22, 1, Incarnation::default())), ["index op_settled"]);
+    assert_eq!(codes(&is(&mut loader, 23, 1, life(1, 4))), ["rank.1 load_copy", "index op_settled"]);
+    assert_eq!(codes(&is(&mut loader, 24, 1, Incarnation::default())), ["index op_settled"]);
+    assert_eq!(loader.pass(5_000), [], "nobody is left to ask");
     loader.say(Address::Index, op(10), ReleaseSlot {});
-    assert_eq!(codes(&is(&mut loader, 22, 1, life(1, 4))), ["index op_settled"]);
+    assert_eq!(codes(&is(&mut loader, 25, 1, life(1, 5))), ["index op_settled"]);
 }
 
 #[test]

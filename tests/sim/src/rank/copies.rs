@@ -141,10 +141,15 @@ impl RankProcess {
     }
 
     /// A load of an older life: nothing will come of it here.
-    pub(super) fn disown_slot(&self, memory: &mut Memory, copy: &LoadCopy) {
+    pub(super) fn disown_slot(&mut self, net: &mut Net, memory: &mut Memory, from: Address, op: OpId, copy: &LoadCopy) {
         let layers = u64::from(memory.layout.all_layers());
         let ring = &mut memory.pools[usize::from(self.rank.0)].ring[copy.ring_slot as usize];
         ring.decide(copy.base / (layers + 1), ring_state::FAILED, copy.base + layers);
+        if self.ops.contains_key(&op) {
+            return self.acknowledge(net, op);
+        }
+        let fate = Fate::Failed(WrongState::new(op, "of an older life").into());
+        self.begin(net, memory, from, op, copy.attempt, Kind::Unknown, Vec::new(), fate);
     }
 
     pub(super) fn stop(&mut self, net: &mut Net, memory: &mut Memory, from: Address, op: OpId, attempt: u32) {

@@ -129,7 +129,7 @@ impl RankProcess {
             {
                 self.stale += 1;
                 if let RankIn::LoadCopy(copy) = &msg {
-                    self.disown_slot(memory, copy);
+                    self.disown_slot(net, memory, from, op, copy);
                 }
             }
             RankIn::BackupCopy(copy) => self.start_backup(net, memory, from, op, copy),
