@@ -100,6 +100,22 @@ fn free_room_is_shares_of_a_pool_within_one_page_and_one_chunk() {
 }
 
 #[test]
+fn groups_of_one_rank_may_store_different_components_and_others_may_not() {
+    for (cp_size, faults) in [(1, 0), (2, 2)] {
+        let load = |set: &[&str]| load_with(set, &[]).expect("loads");
+        let cp_size = format!("group.cp_size={cp_size}");
+        let mut from = load(&["group.name=prefill", "group.shared_kv=true", &cp_size, "transfer.backend=tcp"]);
+        let mut to = load(&["group.name=decode", "transfer.backend=tcp"]);
+        from.transfer.to = vec!["decode".into()];
+        let of = |name: &str| ComponentConfig { name: name.to_owned(), ..from.model.components[0].clone() };
+        let (index, draft) = (of("target.index"), of("draft.index"));
+        from.model.components.push(index);
+        to.model.components.push(draft);
+        assert_eq!(transfer::pair_faults(&[from, to]).len(), faults, "{cp_size}");
+    }
+}
+
+#[test]
 fn one_side_of_a_pair_that_encrypts_is_a_fault() {
     let group = |name: &str, key: &str| {
         let set = [format!("group.name={name}"), "transfer.backend=tcp".into(), format!("transfer.tcp.tls.key={key}")];

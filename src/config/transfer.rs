@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hicached_actors::protocol::{ComponentSpec, Refusal, Unsupported, group_name};
+use hicached_kernels::layout::Component;
 use serde::Deserialize;
 
 use super::Config;
@@ -184,7 +185,12 @@ fn faults_between(a: &Config, b: &Config) -> Vec<String> {
         let encrypted = |group: &Config| if group.transfer.tcp.tls.is_on() { "set" } else { "not set" };
         faults.push(differ(&pair, "transfer.tcp.tls", (encrypted(a), encrypted(b))));
     }
-    let lacks = |group: &Config, name: &str| Some(format!("{pair}: {} has no {name}, add it", group.group.name));
+    // Groups of one rank hand over what both store.
+    let is_plain = (a.group.cp_size, b.group.cp_size) == (1, 1);
+    let may_lack = |name: &str| is_plain && Component::from_name(name) != Some(Component::TargetKv);
+    let lacks = |group: &Config, name: &str| {
+        (!may_lack(name)).then(|| format!("{pair}: {} has no {name}, add it", group.group.name))
+    };
     for mine in &from.components {
         let Some(theirs) = to.components.iter().find(|theirs| theirs.name == mine.name) else {
             faults.push(lacks(b, &mine.name));

@@ -70,6 +70,11 @@ impl Buffers {
         self.places[component as usize].get(layer as usize).copied().flatten()
     }
 
+    /// Whether the component has any.
+    pub fn has(&self, component: Component) -> bool {
+        self.all.iter().any(|buffer| buffer.component == component)
+    }
+
     /// The pairs of places of buffers that both sides have, by name.
     ///
     /// # Errors
@@ -125,6 +130,13 @@ impl Pool {
     /// The buffers.
     pub fn buffers(&self) -> &Buffers {
         &self.buffers
+    }
+
+    /// The same pool with the buffers of these components alone: nothing else of it can be sent, or land.
+    pub fn only(&self, components: &[Component]) -> Self {
+        let named = self.buffers.all.iter().filter(|buffer| components.contains(&buffer.component)).copied();
+        let buffers = Buffers::listed(self.buffers.pages, named.collect());
+        Self { segment: self.segment.clone(), buffers }
     }
 
     /// The memory they stand in.

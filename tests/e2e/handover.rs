@@ -7,6 +7,9 @@ use hicached_client::tokens::PagePlan;
 use super::*;
 
 const PAGE_TOKENS: u32 = 64;
+/// What pages are made of; a layer of one component has no bytes.
+const COMPONENTS: [(&str, &str); 4] =
+    [("target.kv", "128, 128, 128"), ("target.index", "64, 0, 64"), ("draft.kv", "128"), ("draft.index", "64")];
 
 /// Two groups whose ranks move pages by `backend`.
 struct Pair {
@@ -15,19 +18,21 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(backend: &'static str) -> Option<Self> {
-        Some(Self { world: World::new(&format!("handover-{backend}"))?, backend })
+    /// A world of its own for each `name` and backend.
+    fn new(name: &str, backend: &'static str) -> Option<Self> {
+        Some(Self { world: World::new(&format!("{name}-{backend}"))?, backend })
     }
 
-    /// The configuration of one side: all four components, a layer of one of them without bytes.
-    fn file(&self, name: &str, cp_size: u8, to: &str) -> PathBuf {
+    /// The configuration of one side, which stores the first of [`COMPONENTS`].
+    fn file(&self, name: &str, cp_size: u8, to: &str, components: usize) -> PathBuf {
         let (url, folder, backend) = (self.world.broker.url(), self.world.folder.display(), self.backend);
-        let components: String =
-            [("target.kv", "128, 128, 128"), ("target.index", "64, 0, 64"), ("draft.kv", "128"), ("draft.index", "64")]
-                .map(|(name, bytes)| {
-                    format!("[[model.components]]\nname = \"{name}\"\ndtype = \"bytes\"\npage_bytes = [{bytes}]\n")
-                })
-                .concat();
+        let components: Vec<String> = COMPONENTS[..components]
+            .iter()
+            .map(|(name, bytes)| {
+                format!("[[model.components]]\nname = \"{name}\"\ndtype = \"bytes\"\npage_bytes = [{bytes}]\n")
+            })
+            .collect();
+        let components = components.concat();
         let shared = cp_size > 1;
         let text = format!(
             "[group]\nname = \"{name}\"\ncp_size = {cp_size}\nshared_kv = {shared}\nrequest_pages_max = 64\n{components}\
@@ -41,7 +46,10 @@ impl Pair {
 
     /// Starts a control process and one of its ranks for each side.
     fn processes(&self) -> Vec<Process> {
-        let files = [self.file("prefill", 2, "\"decode\""), self.file("decode", 1, "")];
+        self.serve([self.file("prefill", 2, "\"decode\"", 4), self.file("decode", 1, "", 4)])
+    }
+
+    fn serve(&self, files: [PathBuf; 2]) -> Vec<Process> {
         let mut all: Vec<Process> = files
             .iter()
             .flat_map(|file| ["control", "ranks"].map(|run| (file, run)))
@@ -91,7 +99,7 @@ async fn hand_over(router: &mut Router, prompts: Vec<(usize, Prompt)>) -> Routed
 }
 
 async fn every_length_goes_over(backend: &'static str) {
-    let Some(pair) = Pair::new(backend) else { return };
+    let Some(pair) = Pair::new("handover", backend) else { return };
     let mut processes = pair.processes();
     let mut router = pair.router().await;
     // No page, one and several before a tail of every length.
@@ -122,4 +130,32 @@ async fn prompts_of_every_tail_length_go_over_tcp() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn prompts_of_every_tail_length_go_over_shared_memory() {
     every_length_goes_over("shm").await;
+}
+
+/// In a rolling upgrade one side of two plain groups stores more than the other: what both store goes over, and what
+/// came so is nobody else's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn groups_that_store_different_components_hand_over_those_that_both_have() {
+    for (prefill, decode) in [(4, 2), (2, 4)] {
+        let Some(pair) = Pair::new("upgrade", if prefill > decode { "tcp" } else { "shm" }) else { return };
+        let mut processes =
+            pair.serve([pair.file("prefill", 1, "\"decode\"", prefill), pair.file("decode", 1, "", decode)]);
+        let mut router = pair.router().await;
+        let prompts = pair.prompts([640, 650, 63, 129].into_iter());
+        for _ in 0..2 {
+            let report = hand_over(&mut router, prompts.clone()).await;
+            let pages: u64 =
+                prompts.iter().map(|(_, prompt)| u64::from(prompt.plan.tokens.div_ceil(PAGE_TOKENS))).sum();
+            assert_eq!((report.decode.handover_pages, report.decode.hit_pages.l1), (pages, 0), "{report:?}");
+            assert!(report.decode.bytes_verified > 0, "{report:?}");
+        }
+        let client = router.decode().client().clone();
+        until(&client, Address::Index, "index.came_incomplete", |sessions| sessions == 8).await;
+        until(&client, Address::Index, "index.in_flight", |ops| ops == 0).await;
+        router.stop().await;
+        for process in &mut processes {
+            let (code, log) = process.terminated();
+            assert_eq!(code, Some(0), "{log}");
+        }
+    }
 }

@@ -29,7 +29,7 @@ fn pages(all: &[u32]) -> Pages {
 }
 
 fn accept(attempt: u32, at: &[u32], into: &[u32]) -> RankIn {
-    Accept { attempt, positions: positions(at), pages: pages(into), lives: Vec::new() }.into()
+    Accept { attempt, positions: positions(at), pages: pages(into), lives: Vec::new(), components: Vec::new() }.into()
 }
 
 /// Pages of the decode rank are its physical ones.
@@ -45,6 +45,7 @@ fn push(grant: &Accepting, step: u64, at: &[u32], from: &[u32], into: &[u32]) ->
         grant: grant.grant.clone(),
         deadline_ms: 20_000,
         lives: Vec::new(),
+        components: Vec::new(),
     }
 }
 
@@ -117,6 +118,38 @@ fn pages_land_where_their_positions_are_granted_layer_by_layer() {
         assert!(all[at..at + 1_024].iter().all(|byte| *byte == POISON), "page {untouched}");
     }
     assert!(prefill.host.machine().is_idle() && decode.host.machine().is_idle());
+}
+
+#[test]
+fn nothing_but_the_components_that_are_named_is_sent_or_lands() {
+    let (mut prefill, mut decode) = (Rig::with(wired), decode());
+    let kv = vec!["target.kv".to_owned()];
+    let only = |components: &[String]| Accept {
+        attempt: 1,
+        positions: positions(&[4]),
+        pages: pages(&[11]),
+        lives: Vec::new(),
+        components: components.to_vec(),
+    };
+    decode.send_op(Address::Receiver, TRANSFER, only(&["target.value".to_owned()]).into());
+    assert_eq!(refusal(decode.hear(TRANSFER)).code(), "Malformed");
+    decode.send_op(Address::Receiver, TRANSFER, only(&kv).into());
+    let Said::Receiver(ReceiverIn::Accepting(grant)) = decode.hear(TRANSFER) else { panic!("not accepted") };
+    prefill.engine.clone().compute(1, &[(2, 4)], |_, _| ());
+    let order = Push { components: kv, ..push(&grant, 0, &[4], &[2], &[11]) };
+    prefill.send_op(Address::Sender, TRANSFER, order.into());
+    let end = pushed(&mut prefill);
+    assert!(end.complete, "{end:?}");
+    assert_eq!(landed(&mut decode, 1).owners, Owners(vec![0]), "that is all of it");
+    let other = Push { attempt: 1, part: 1, ..push(&grant, 0, &[4], &[2], &[11]) };
+    prefill.send_op(Address::Sender, TRANSFER, other.into());
+    assert_eq!(refusal(prefill.hear(TRANSFER)).code(), "WrongState", "what is not granted is refused");
+    revoke(&mut decode, 1);
+    let all = decode.engine.all_bytes();
+    for component in [KV, hicached_kernels::layout::Component::DraftKv] {
+        let at = decode.engine.l1.l1_offset(hicached_kernels::layout::L1Page(11), component, 0).unwrap() as usize;
+        assert_eq!(all[at] == POISON, component != KV, "{component}");
+    }
 }
 
 const KV: hicached_kernels::layout::Component = hicached_kernels::layout::Component::TargetKv;

@@ -75,7 +75,7 @@ impl Index {
         }
         let session = self.sessions.get_mut(&id)?;
         let full = session.frontier_tokens / page;
-        let end = full.min(session.keys.len() as u32).min(session.no_draft.unwrap_or(u32::MAX));
+        let end = full.min(session.keys.len() as u32).min(session.whole_until());
         let mut first = session.backup_to;
         session.backup_to = session.backup_to.max(end);
         let known = |key: &Key| self.tree.find(key).map(|node| self.tree.page(node));

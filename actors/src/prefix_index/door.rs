@@ -187,7 +187,7 @@ impl Index {
             frontier_tokens: hit_tokens,
             computed_tokens: hit_tokens,
             epoch: 0,
-            no_draft: None,
+            lacks: None,
             blocked: None,
             backup_to: found.l1 + found.l2,
             backups: Vec::new(),

@@ -1,7 +1,7 @@
 //! How sessions end: `close`, `abort`, a lease that runs out, an engine that dies. Pages are let go once
 //! nothing the engine has launched can still read or write them.
 
-use super::session::{EndedSession, Ending, How, Phase, Session};
+use super::session::{EndedSession, Ending, How, LackOf, Phase, Session};
 use super::spans::opening_over;
 use super::{FreeThen, Index, reply};
 use crate::machine::{Effect, Sender};
@@ -166,7 +166,9 @@ impl Index {
             0 => "",
             _ if session.load_failed => "step_failed",
             _ if session.blocked.is_some() => session.blocked.unwrap_or_default(),
-            _ if session.no_draft.is_some_and(|first| first <= session.committed) => "draft_never_ran",
+            _ if session.whole_until() <= session.committed => {
+                session.lacks.map(|lack| lack.why.reason()).unwrap_or_default()
+            }
             _ if session.keys.len() as u32 <= session.committed => "no_key",
             _ => "not_computed",
         };
@@ -195,8 +197,10 @@ impl Index {
         self.ending.remove(&id);
         out.extend(self.session_span(now, id, &session, ends_by(&session)).map(Effect::span));
         self.leave_handover(now, &session);
-        if session.no_draft.is_some() {
-            self.counts.draft_never_ran += 1;
+        match session.lacks.map(|lack| lack.why) {
+            Some(LackOf::Draft) => self.counts.draft_never_ran += 1,
+            Some(LackOf::Handover) => self.counts.came_incomplete += 1,
+            None => {}
         }
         self.unpin_path(session.tail, session.l2_pin);
         // Pages of a running load belong to the load until it ends.

@@ -40,8 +40,8 @@ pub(super) struct Session {
     pub(super) computed_tokens: u32,
     /// Raised when a load fails: what steps of an older epoch computed is void.
     pub(super) epoch: u32,
-    /// First position that the draft did not run for: nothing from there on is cached.
-    pub(super) no_draft: Option<u32>,
+    /// First position that lacks a component, and why: nothing from there on is cached.
+    pub(super) lacks: Option<Lack>,
     /// Why the next position cannot be committed.
     pub(super) blocked: Option<&'static str>,
     /// Positions below this have had their backup considered.
@@ -146,11 +146,48 @@ impl How {
     }
 }
 
+/// Positions that lack a component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lack {
+    /// The first of them.
+    pub(super) first: u32,
+    pub(super) why: LackOf,
+}
+
+/// Why positions lack a component.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LackOf {
+    /// A step ran without its draft.
+    Draft,
+    /// They came from a group that does not store the same.
+    Handover,
+}
+
+impl LackOf {
+    /// What `close` says of it.
+    pub(super) const fn reason(self) -> &'static str {
+        match self {
+            Self::Draft => "draft_never_ran",
+            Self::Handover => "came_incomplete",
+        }
+    }
+}
+
 impl Session {
     /// Positions that are computed, keyed and drafted, and so may be committed.
     pub(super) fn committable(&self, page_tokens: u32) -> u32 {
         let full = self.computed_tokens / page_tokens;
-        full.min(self.keys.len() as u32).min(self.no_draft.unwrap_or(u32::MAX))
+        full.min(self.keys.len() as u32).min(self.whole_until())
+    }
+
+    /// Positions below this one hold every component.
+    pub(super) fn whole_until(&self) -> u32 {
+        self.lacks.map_or(u32::MAX, |lack| lack.first)
+    }
+
+    /// From `first` on positions lack a component.
+    pub(super) fn lacks_from(&mut self, first: u32, why: LackOf) {
+        self.lacks = Some(self.lacks.filter(|lack| lack.first <= first).unwrap_or(Lack { first, why }));
     }
 
     /// Whether its engine gave it up: what its last step computed is not to be trusted.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::session::{How, Phase, Session};
+use super::session::{How, LackOf, Phase, Session};
 use super::spans::{Op, commit_l1};
 use super::tree::NodeId;
 use super::{CALL_RANK, Index, reply};
@@ -235,8 +235,7 @@ impl Index {
         session.load_failed = false;
         session.frontier_tokens = entry.first_token + entry.tokens;
         if has_draft && !entry.draft {
-            let first = entry.first_token / page;
-            session.no_draft = Some(session.no_draft.map_or(first, |already| already.min(first)));
+            session.lacks_from(entry.first_token / page, LackOf::Draft);
         }
         let (epoch, end_tokens) = (session.epoch, session.frontier_tokens);
         let computes = Computes { session: entry.session, epoch, end_tokens, span: None };

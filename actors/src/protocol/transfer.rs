@@ -44,6 +44,9 @@ wire! {
         pub received: u32,
         /// What the prefill engine gave with its `close`.
         pub blob: Bin,
+        /// Components that came over when the other group does not store all of this one's, or stores more; empty when
+        /// both store the same. Pages that came so serve this session only.
+        pub components: Vec<String> = default,
     }
 
     /// To the sender: pages of this session will be named in parts, to be sent.
@@ -136,6 +139,8 @@ wire! {
         pub tokens: u32,
         /// What the prefill engine gave.
         pub blob: Bin,
+        /// Components that came over, when the two groups do not store the same; else empty.
+        pub components: Vec<String> = default,
     }
     /// From the receiver, repeated until settled: nothing can write the pages of this attempt any more, and it did
     /// not complete.
@@ -185,6 +190,8 @@ wire! {
         pub endpoint: String,
         /// What a frame has to carry to be taken.
         pub grant: Bin,
+        /// Components that both groups store, when these are not all of either; empty for all.
+        pub components: Vec<String> = default,
     }
     /// To the peer's receiver: every wanted page has been sent and acknowledged by the rank there.
     pub struct Finished {
@@ -235,6 +242,8 @@ wire! {
         pub pages: Pages,
         /// Life of every rank that this is for, as in a backup.
         pub lives: Vec<Incarnation>,
+        /// Components that will come; empty for all.
+        pub components: Vec<String> = default,
     }
     /// From a receiving rank: they may.
     pub struct Accepting {
@@ -301,6 +310,8 @@ wire! {
         pub deadline_ms: u64,
         /// Life of every rank that this is for, as in a backup.
         pub lives: Vec<Incarnation>,
+        /// Components to send; empty for all.
+        pub components: Vec<String> = default,
     }
     /// From a sending rank.
     pub struct Pushed {

@@ -144,6 +144,7 @@ impl Receiver {
             offered_by: None,
             began: now,
             landed: None,
+            components: Vec::new(),
             state: State::Expected,
         };
         running.tell_expected(op, &from.trace, out);
@@ -183,6 +184,7 @@ impl Receiver {
             return self.fail(now, op, cause, out);
         }
         running.offered_by = offer.trace;
+        running.components = self.peers.get(&offer.peer.group).map(|peer| peer.common.clone()).unwrap_or_default();
         let accept = Outgoing::Rank(RANK, running.accept(self.lives.list()).into());
         self.calls.call(now, (op, ACCEPT), accept, &running.trace, out);
         running.state = State::Accepting { peer: offer.peer };

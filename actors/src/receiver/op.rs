@@ -24,6 +24,8 @@ pub(super) struct Op {
     pub(super) began: Time,
     /// What the rank counted, and buffers at the other side.
     pub(super) landed: Option<(LandFigures, u64)>,
+    /// Components that come, when the peer does not store the same; else empty.
+    pub(super) components: Vec<String>,
     pub(super) state: State,
 }
 
@@ -137,17 +139,25 @@ impl Op {
 
     /// What the rank is told that may land.
     pub(super) fn accept(&self, lives: Vec<Incarnation>) -> Accept {
-        Accept { attempt: self.attempt, positions: self.positions(), pages: Pages(self.pages.clone()), lives }
+        Accept {
+            attempt: self.attempt,
+            positions: self.positions(),
+            pages: Pages(self.pages.clone()),
+            lives,
+            components: self.components.clone(),
+        }
     }
 
     /// What the peer is told that is wanted, and where.
     pub(super) fn wanted(&self, endpoint: String, grant: Bin, cp_size: u8) -> Wanted {
         let slots = PeerPages(self.pages.iter().map(|page| PeerPage(page.physical(cp_size))).collect());
-        Wanted { attempt: self.attempt, positions: self.positions(), slots, endpoint, grant }
+        let components = self.components.clone();
+        Wanted { attempt: self.attempt, positions: self.positions(), slots, endpoint, grant, components }
     }
 
     pub(super) fn arrived(&self, end: &End) -> Arrived {
-        Arrived { attempt: self.attempt, tokens: end.tokens, blob: end.blob.clone() }
+        let components = self.components.clone();
+        Arrived { attempt: self.attempt, tokens: end.tokens, blob: end.blob.clone(), components }
     }
 
     pub(super) fn not_arriving(&self, cause: &str) -> NotArriving {

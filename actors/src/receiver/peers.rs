@@ -15,6 +15,8 @@ pub(super) struct Peer {
     pub(super) incarnation: Incarnation,
     /// Buffers that one of its ranks registers for transfers.
     pub(super) buffers: u64,
+    /// Components that both store, when these are not all of either; else empty.
+    pub(super) common: Vec<String>,
 }
 
 impl Receiver {
@@ -25,9 +27,10 @@ impl Receiver {
             self.counts.rejected += 1;
             return;
         };
-        if let Err(refusal) = self.check_alone().and_then(|()| self.config.manifest.holds(&msg.manifest)) {
-            return self.refuse_peer(&group, from, refusal, out);
-        }
+        let common = match self.check_alone().and_then(|()| self.config.manifest.common(&msg.manifest)) {
+            Ok(common) => common,
+            Err(refusal) => return self.refuse_peer(&group, from, refusal, out),
+        };
         match (self.peers.get(&group), self.groups.get(&from.incarnation)) {
             (Some(peer), _) if peer.incarnation == from.incarnation => {}
             (Some(_), _) => {
@@ -44,7 +47,7 @@ impl Receiver {
                 return self.refuse_peer(&group, from, busy, out);
             }
             (None, None) => {
-                let peer = Peer { incarnation: from.incarnation, buffers: msg.manifest.buffers() };
+                let peer = Peer { incarnation: from.incarnation, buffers: msg.manifest.buffers(), common };
                 self.peers.insert(group.clone(), peer);
                 self.groups.insert(from.incarnation, group.clone());
                 self.renew(now, group.clone());

@@ -84,6 +84,8 @@ pub(super) struct Way {
     slots: Vec<PeerPage>,
     pub(super) endpoint: String,
     pub(super) grant: Bin,
+    /// Components to send; empty for all.
+    pub(super) components: Vec<String>,
 }
 
 /// What the index says when it has named every page.
@@ -109,8 +111,8 @@ impl Outcome {
 
 impl Way {
     pub(super) fn of(wanted: Wanted) -> Self {
-        let Wanted { attempt: _, positions, slots, endpoint, grant } = wanted;
-        Self { positions: positions.0, slots: slots.0, endpoint, grant }
+        let Wanted { attempt: _, positions, slots, endpoint, grant, components } = wanted;
+        Self { positions: positions.0, slots: slots.0, endpoint, grant, components }
     }
 
     /// The slot for the page at `position`, if it is wanted.
@@ -128,6 +130,7 @@ impl Way {
             && self.slots == wanted.slots.0
             && self.endpoint == wanted.endpoint
             && self.grant == wanted.grant
+            && self.components == wanted.components
     }
 
     pub(super) const fn pages(&self) -> usize {

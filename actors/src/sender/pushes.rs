@@ -18,7 +18,8 @@ impl Sender {
         let Some(running) = self.ops.get_mut(&from.op) else { return };
         match &mut running.state {
             State::Offered { peer, parts } => {
-                if let Err(refusal) = check_wanted(&msg, running.owners.len()) {
+                let wanted = check_wanted(&msg, running.owners.len());
+                if let Err(refusal) = wanted.and_then(|()| self.config.manifest.has_part(&msg.components)) {
                     let group = running.group.clone();
                     return self.refuse_peer(&group, from, refusal, out);
                 }
@@ -71,6 +72,7 @@ impl Sender {
                 slots: PeerPages(pages.iter().map(|(.., slot)| *slot).collect()),
                 endpoint: way.endpoint.clone(),
                 grant: way.grant.clone(),
+                components: way.components.clone(),
                 deadline_ms: self.config.deadline_ms,
                 lives: self.lives.list(),
             };

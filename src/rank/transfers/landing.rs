@@ -1,15 +1,18 @@
 //! The receiving side of a rank: grants are given, looked at and taken back.
 
+use std::sync::Arc;
+
 use hicached_actors::machine::{Effect, Sender};
 use hicached_actors::protocol::{
-    Accept, Accepting, Bin, Landed, OpId, Outgoing, Owners, PageId, Rank, ReceiverIn, Refusal, Report, Revoke, Revoked,
-    Unknown, WrongState,
+    Accept, Accepting, Bin, Landed, Malformed, OpId, Outgoing, Owners, PageId, Rank, ReceiverIn, Refusal, Report,
+    Revoke, Revoked, Unknown, WrongState,
 };
+use hicached_kernels::layout::Component;
 
 use super::{GrantState, Granted, ascending, over};
 use crate::rank::machine::RankMachine;
 use crate::rank::orders::same_length;
-use crate::wire::{GrantSpec, Name};
+use crate::wire::{GrantSpec, Name, Pool};
 
 impl RankMachine {
     /// Lets bytes of an attempt land; the same again is answered from the grant.
@@ -29,7 +32,9 @@ impl RankMachine {
             return Err(over(name, "was revoked"));
         }
         if let Some(granted) = wire.grants.get(&name) {
-            return match (&granted.state, granted.positions == positions && granted.pages == pages) {
+            let is_same =
+                granted.positions == positions && granted.pages == pages && granted.components == msg.components;
+            return match (&granted.state, is_same) {
                 (GrantState::Open, true) => Ok(()),
                 (GrantState::Open, false) => Err(over(name, "has other pages")),
                 (GrantState::Revoking { .. }, _) => Err(over(name, "is being revoked")),
@@ -38,12 +43,13 @@ impl RankMachine {
         self.room()?;
         same_length("positions", positions.len(), pages.len())?;
         ascending(&positions)?;
-        let pool = self.attached_pool()?;
+        let pool = self.pool_of(&msg.components)?;
         let claim = self.claims.up(&pages, &[])?;
         let spec = GrantSpec { name, positions: positions.clone(), pages: pages.clone(), pool };
         match self.wire().and_then(|wire| wire.landing.accept(spec)) {
             Ok(grant) => {
-                let granted = Granted { grant, positions, pages, claim, state: GrantState::Open };
+                let (components, state) = (msg.components.clone(), GrantState::Open);
+                let granted = Granted { grant, positions, pages, components, claim, state };
                 let wire = self.wire()?;
                 wire.counts.grants += 1;
                 wire.grants.insert(name, granted);
@@ -119,10 +125,18 @@ impl RankMachine {
         self.lane().l1_pages(pages)
     }
 
-    /// The pool that pages are sent from and land in.
-    pub(super) fn attached_pool(&self) -> Result<std::sync::Arc<crate::wire::Pool>, Refusal> {
+    /// The pool that pages are sent from and land in, with the buffers of `components`, or all where none are named.
+    pub(super) fn pool_of(&self, components: &[String]) -> Result<Arc<Pool>, Refusal> {
         let l1 = self.l1.as_ref().ok_or_else(|| Refusal::from(no_engine(self.rank)))?;
-        Ok(l1.pool().clone())
+        if components.is_empty() {
+            return Ok(l1.pool().clone());
+        }
+        let known = |name: &String| {
+            let found = Component::from_name(name).filter(|known| l1.pool().buffers().has(*known));
+            found.ok_or_else(|| Malformed::new("components", name, "one that this rank stores"))
+        };
+        let named = components.iter().map(known).collect::<Result<Vec<Component>, Malformed>>()?;
+        Ok(Arc::new(l1.pool().only(&named)))
     }
 }
 

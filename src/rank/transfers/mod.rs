@@ -46,6 +46,7 @@ struct Granted {
     grant: Grant,
     positions: Vec<u32>,
     pages: Vec<u32>,
+    components: Vec<String>,
     claim: Claim,
     state: GrantState,
 }

@@ -50,7 +50,7 @@ impl RankMachine {
         ascending(&positions)?;
         let secret = <[u8; SECRET_BYTES]>::try_from(msg.grant.0.as_slice());
         let wrong_length = |_| Malformed::new("grant", msg.grant.0.len(), format_args!("{SECRET_BYTES} bytes"));
-        let (secret, source) = (secret.map_err(wrong_length)?, self.attached_pool()?);
+        let (secret, source) = (secret.map_err(wrong_length)?, self.pool_of(&msg.components)?);
         let claim = self.claims.down(&pages, &[])?;
         let order = PushOrder {
             key,

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::{CALL_HANDOVER, Keeper, Side, Stage, Try, TryId, brief};
 use crate::machine::{Effect, ReplyTo, Sender};
-use crate::prefix_index::session::{Phase, Session};
+use crate::prefix_index::session::{LackOf, Phase, Session};
 use crate::prefix_index::{Index, reply};
 use crate::protocol::{
     Answer, Arrived, Bin, Expect, Expected, HandedOver, Handover, HandoverSettled, NotArriving, OpId, Outgoing, Pages,
@@ -36,8 +36,8 @@ enum State {
     Expecting,
     /// It is not wanted any more; its pages may still be written.
     Unexpecting { cause: String },
-    /// Every byte is there; the blob, until the engine has stepped on.
-    Arrived { blob: Option<Bin> },
+    /// Every byte of `components`, or of all where none are named, is there; the blob, until the engine has stepped on.
+    Arrived { blob: Option<Bin>, components: Vec<String> },
     /// Nothing writes its pages any more.
     Failed { cause: String },
 }
@@ -74,7 +74,7 @@ impl Receiving {
     /// The engine goes on behind what came: it has read the blob.
     pub(super) fn stepped_on(&mut self) {
         match &mut self.state {
-            State::Arrived { blob } => *blob = None,
+            State::Arrived { blob, .. } => *blob = None,
             State::Waiting | State::Expecting | State::Unexpecting { .. } | State::Failed { .. } => {}
         }
     }
@@ -174,12 +174,13 @@ impl Index {
                 receiving.waits = from.reply.clone().map(|to| (to, from.op));
                 Ok(())
             }
-            State::Arrived { blob: Some(blob) } => {
-                let answer = HandedOver { tokens, received: receiving.pages(), blob: blob.clone() };
+            State::Arrived { blob: Some(blob), components } => {
+                let (received, blob, components) = (receiving.pages(), blob.clone(), components.clone());
+                let answer = HandedOver { tokens, received, blob, components };
                 reply(from.reply.clone(), from.op, answer, out);
                 Ok(())
             }
-            State::Arrived { blob: None } => Err(WrongState::new(msg.transfer, "stepped on").into()),
+            State::Arrived { blob: None, .. } => Err(WrongState::new(msg.transfer, "stepped on").into()),
             State::Failed { cause } => Err(failed(name, cause)),
         }
     }
@@ -196,19 +197,29 @@ impl Index {
             self.not_received(now, name, cause, out);
             return settled(name, out);
         }
-        receiving.state = State::Arrived { blob: Some(msg.blob.clone()) };
+        let is_incomplete = !msg.components.is_empty() && !receiving.positions.is_empty();
+        let incomplete_from = is_incomplete.then_some(receiving.positions.start);
+        receiving.state = State::Arrived { blob: Some(msg.blob.clone()), components: msg.components.clone() };
         if let Some(Keeper::Session(id)) = self.handovers.tries.get(&name).map(|this| &this.keeper) {
-            self.take_received(now, *id, tokens, out);
+            self.take_received(now, *id, tokens, incomplete_from, out);
         }
-        self.answer_waiting(waits, HandedOver { tokens, received, blob: msg.blob }.into(), out);
+        self.answer_waiting(
+            waits,
+            HandedOver { tokens, received, blob: msg.blob, components: msg.components }.into(),
+            out,
+        );
         self.try_over(now, name, out);
         settled(name, out);
         self.finish_drained(now, out);
     }
 
-    /// What came is computed: pages with keys are committed, and backed up like any others.
-    fn take_received(&mut self, now: Time, id: OpId, tokens: u32, out: &mut Vec<Effect>) {
+    /// What came is computed: pages with keys are committed, and backed up like any others. Those that lack components
+    /// stay the session's, with all behind them.
+    fn take_received(&mut self, now: Time, id: OpId, tokens: u32, incomplete_from: Option<u32>, out: &mut Vec<Effect>) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
+        if let Some(first) = incomplete_from {
+            session.lacks_from(first, LackOf::Handover);
+        }
         session.frontier_tokens = tokens;
         session.computed_tokens = tokens;
         if !matches!(session.phase, Phase::Open { .. }) {

@@ -146,7 +146,7 @@ impl Index {
         }
         let full = session.frontier_tokens / self.config.page_tokens();
         let Some(sending) = self.handovers.sending(name) else { return };
-        if session.no_draft.is_some_and(|first| first < sending.pages) {
+        if session.whole_until() < sending.pages {
             return self.stop_sending(now, name, "the draft did not run", out);
         }
         sending.computed_by(step, full);

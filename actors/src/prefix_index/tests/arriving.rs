@@ -174,7 +174,10 @@ fn f20_the_same_request_id_a_second_time() {
     let stale = pool.ask_handover(1);
     assert_eq!(pool.refusal(stale), &WrongState::new(TRANSFER, "attempt 2 is known").into());
     pool.arrive(2, 256);
-    assert_eq!(pool.answer(waits), &HandedOver { tokens: 256, received: 2, blob: Bin(b"seed".to_vec()) }.into());
+    assert_eq!(
+        pool.answer(waits),
+        &HandedOver { tokens: 256, received: 2, blob: Bin(b"seed".to_vec()), components: vec![] }.into()
+    );
     assert_eq!(pool.probe(&one).l1, 4);
     pool.close(second, 1);
     let free = pool.free() as u64;

@@ -28,7 +28,7 @@ impl Script {
     }
 
     pub(super) fn arrive(&mut self, attempt: u32, tokens: u32) {
-        self.receiver_says(Arrived { attempt, tokens, blob: Bin(b"seed".to_vec()) });
+        self.receiver_says(Arrived { attempt, tokens, blob: Bin(b"seed".to_vec()), components: vec![] });
     }
 
     pub(super) fn not_arriving(&mut self, attempt: u32) {
@@ -174,7 +174,7 @@ fn who_waits_is_answered_once_the_pages_are_there_and_again_from_then_on() {
     assert!(unknown(script.refusal(foreign)) && unknown(script.refusal(ahead)));
     script.arrive(1, 64);
     script.arrive(1, 64);
-    let answer = Answer::from(HandedOver { tokens: 64, received: 1, blob: Bin(b"seed".to_vec()) });
+    let answer = Answer::from(HandedOver { tokens: 64, received: 1, blob: Bin(b"seed".to_vec()), components: vec![] });
     assert!(!script.is_answered(first), "the newest is answered");
     assert_eq!(script.answer(second), &answer);
     let again = script.ask_handover(1);
@@ -185,6 +185,26 @@ fn who_waits_is_answered_once_the_pages_are_there_and_again_from_then_on() {
     script.close(session, 0);
     let late = script.ask_handover(1);
     assert_eq!(script.refusal(late), &WrongState::new(TRANSFER, "ended").into());
+}
+
+/// What comes from a group that does not store the same serves its session alone, without a key.
+#[test]
+fn pages_that_came_incomplete_are_never_cached_nor_what_stands_behind_them() {
+    let mut script = Script::serving(8);
+    let path = keys(1, 4);
+    script.cache(&path[..1], 1, 0);
+    let session = script.open_as(receives(1, &path, 256));
+    let waits = script.ask_handover(1);
+    script.sent.clear();
+    let components = vec!["target.kv".to_owned()];
+    script.receiver_says(Arrived { attempt: 1, tokens: 256, blob: Bin(vec![]), components: components.clone() });
+    assert!(matches!(script.answer(waits), Answer::HandedOver(over) if over.components == components));
+    assert_eq!(script.probe(&path).l1, 1, "the page that was here");
+    let closed = script.close(session, 0);
+    assert_eq!((closed.l1_pages, closed.uncached, closed.reason.as_str()), (1, 3, "came_incomplete"));
+    assert_eq!((script.counter("index.came_incomplete"), script.probe(&path).l1), (1, 1));
+    let backups = script.sent.iter().filter(|(_, to)| matches!(to, Outgoing::Writer(WriterIn::Backup(_))));
+    assert_eq!(backups.count(), 0);
 }
 
 #[test]

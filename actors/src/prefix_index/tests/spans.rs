@@ -157,7 +157,7 @@ fn a_handover_says_how_it_ended_in_the_trace_of_its_session() {
         script.said();
         script.in_trace(9);
         if ok {
-            let arrived = Arrived { attempt: 1, tokens: 128, blob: Bin(vec![]) };
+            let arrived = Arrived { attempt: 1, tokens: 128, blob: Bin(vec![]), components: vec![] };
             script.news(Address::Receiver, TRANSFER, arrived.into());
         } else {
             let cause = "rank 2 is gone".to_owned();

@@ -180,12 +180,36 @@ fn a_transfer_is_accepted_filled_checked_and_told_only_when_nothing_can_land_any
     assert_eq!((wanted.endpoint.as_str(), &wanted.grant), ("tcp://here", &Bin(vec![7])));
     assert_eq!(codes(&peer(&mut receiver, finished())), ["rank.0 report"]);
     assert!(is_drained(&receiver.say(RANK_0, it(), landed(&[1, 3, 3]))));
-    let arrived = Arrived { attempt: 1, tokens: 200, blob: Bin(vec![1, 2, 3]) };
+    let arrived = Arrived { attempt: 1, tokens: 200, blob: Bin(vec![1, 2, 3]), components: vec![] };
     let received = Outgoing::PeerSender("prefill".into(), Received { attempt: 1 }.into());
     assert_eq!(receiver.say(RANK_0, it(), REVOKED), [(it(), Outgoing::Index(arrived.into())), (it(), received)]);
     settle(&mut receiver, 1);
     assert_eq!((receiver.counter("receiver.arrived"), receiver.counter("receiver.bytes")), (1, 96));
     assert_eq!(receiver.counter("receiver.refused_frames"), 1);
+}
+
+#[test]
+fn a_peer_of_one_rank_that_stores_more_sends_what_both_store() {
+    let mut receiver = receiver();
+    let richer = |cp_size: u8| {
+        let draft = ComponentSpec { name: "draft.kv".to_owned(), ..manifest(1).components.remove(0) };
+        let components = [manifest(1).components, vec![draft]].concat();
+        Meet { manifest: Manifest { components, ..manifest(cp_size) }, ..meet() }
+    };
+    assert_eq!(refusal(&receiver.say_as(Address::Sender, THERE, MEET, richer(4))), "Mismatch", "several ranks");
+    assert_eq!(codes(&receiver.say_as(Address::Sender, THERE, MEET, richer(1))), ["prefill met"]);
+    receiver.say(Address::Index, it(), expect(1));
+    let sent = peer(&mut receiver, offer(1));
+    let [(_, Outgoing::Rank(RANK, RankIn::Accept(accept)))] = sent.as_slice() else { panic!("{sent:?}") };
+    assert_eq!(accept.components, ["target.kv"]);
+    let sent = receiver.say(RANK_0, it(), accepting());
+    let [(_, Outgoing::PeerSender(_, SenderIn::Wanted(wanted)))] = sent.as_slice() else { panic!("{sent:?}") };
+    assert_eq!(wanted.components, ["target.kv"]);
+    peer(&mut receiver, Finished { owners: Owners(vec![0, 0, 0]), straggler: Rank(0), ..finished() });
+    receiver.say(RANK_0, it(), landed(&[0, 0, 0]));
+    let sent = receiver.say(RANK_0, it(), REVOKED);
+    let Some((_, Outgoing::Index(IndexNews::Arrived(arrived)))) = sent.first() else { panic!("{sent:?}") };
+    assert_eq!(arrived.components, ["target.kv"]);
 }
 
 #[test]

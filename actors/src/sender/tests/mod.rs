@@ -78,6 +78,7 @@ fn wanted() -> Wanted {
         slots: PeerPages([30, 20, 10].map(PeerPage).to_vec()),
         endpoint: "tcp://there".to_owned(),
         grant: Bin(vec![7]),
+        components: vec![],
     }
 }
 

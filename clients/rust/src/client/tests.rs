@@ -102,7 +102,7 @@ async fn a_silent_daemon_ends_at_the_deadline_and_an_absent_one_sooner() {
 
 #[tokio::test(start_paused = true)]
 async fn a_handover_is_asked_for_as_long_as_its_caller_says() {
-    let handed = HandedOver { tokens: 10, received: 1, blob: Bin(vec![7]) };
+    let handed = HandedOver { tokens: 10, received: 1, blob: Bin(vec![7]), components: vec![] };
     let silence = (0..50).map(|_| Reaction::Silence);
     let (client, log) = client(config(), silence.chain([handed.clone().into()]));
     let handover = Handover { transfer: client.draw(), attempt: 2, tenant: "t".to_owned() };

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 
 use super::content::Rows;
 use super::given_up::GivenUp;
-use super::pools::{Buffers, Pools};
+use super::pools::{Buffers, Components, Pools};
 use super::words::{Arrival, GroupWords};
 use super::{EngineConfig, EngineError, Report, WrongPiece};
 use crate::bus::Bus;
@@ -42,6 +42,8 @@ pub(super) struct Placed {
     pub(super) position: u32,
     pub(super) page: PageId,
     pub(super) rows: Rows,
+    /// Components that it holds.
+    pub(super) components: Components,
 }
 
 /// One session of a request. Its pages are its own for as long as its control group lives: the next one gives them to
@@ -161,7 +163,7 @@ impl Core {
     pub(super) fn verify(&self, life: Life, pages: &[Placed], at: (Track, u32), buffers: &mut Buffers) {
         let mut bytes = 0;
         for placed in pages {
-            bytes += self.pools.verify(placed.page, &placed.rows, at, buffers, |wrong| {
+            bytes += self.pools.verify(placed.page, (&placed.rows, placed.components), at, buffers, |wrong| {
                 if self.lead().control() != life.control {
                     // The session is over, and its pages may be somebody else's by now.
                     return;

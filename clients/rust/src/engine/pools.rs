@@ -151,17 +151,18 @@ impl Pools {
         }
     }
 
-    /// Compares one layer of what `page` holds by `rows`; returns the bytes compared.
+    /// Compares one layer of what `page` holds by `rows` in these components; returns the bytes compared.
     pub(super) fn verify(
         &self,
         page: PageId,
-        rows: &Rows,
+        (rows, components): (&Rows, Components),
         (track, layer): (Track, u32),
         buffers: &mut Buffers,
         mut wrong: impl FnMut(Wrong),
     ) -> u64 {
         let mut bytes = 0;
-        for piece in &self.layers[track as usize][layer as usize] {
+        let pieces = self.layers[track as usize][layer as usize].iter();
+        for piece in pieces.filter(|piece| components.have(piece.component)) {
             let held = piece.grain.bytes(0, rows.tokens()).end;
             let want = buffer(&mut buffers.want, held);
             let got = buffer(&mut buffers.got, held);
@@ -200,6 +201,27 @@ fn buffer(bytes: &mut Vec<u8>, len_bytes: usize) -> &mut [u8] {
         bytes.resize(len_bytes, 0);
     }
     &mut bytes[..len_bytes]
+}
+
+/// Some of the components, or all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Components(u8);
+
+impl Components {
+    pub(super) const ALL: Self = Self(u8::MAX);
+
+    /// Those of these names; all where there are none.
+    pub(super) fn named(names: &[String]) -> Self {
+        if names.is_empty() {
+            return Self::ALL;
+        }
+        let bits = (0..).zip(COMPONENTS).filter(|(_, known)| names.iter().any(|name| name == known));
+        Self(bits.map(|(bit, _)| 1 << bit).sum())
+    }
+
+    fn have(self, component: u8) -> bool {
+        self.0 & 1 << component != 0
+    }
 }
 
 /// Components in the order of a record, those of the target track first.

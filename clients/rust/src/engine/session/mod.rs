@@ -6,6 +6,7 @@
 mod pages;
 mod receive;
 
+use std::ops::Range;
 use std::time::Duration;
 
 use hicached_actors::protocol::{
@@ -18,6 +19,7 @@ use tokio::time::{Instant, sleep};
 use super::core::{Core, Life};
 use super::fate::{End, Fate};
 use super::forward::{Job, Work, ended, join_again};
+use super::pools::Components;
 use super::stop::{Stop, stopped};
 use super::words::is_sound;
 use super::{Ended, EngineError, Hit, How, Prompt, Side, Verify, request_span};
@@ -127,6 +129,8 @@ struct Session<'a> {
     pages: Vec<PageId>,
     hit: Hit,
     load: Option<LoadTicket>,
+    /// Positions that came over, and the components that they hold, when these are not all.
+    came: Option<(Range<u32>, Components)>,
     /// First position of its load, to which the session falls back when the load has failed.
     load_first: Option<u32>,
     /// When it fell back, until the step behind that counts.
@@ -168,6 +172,7 @@ async fn live(
         pages: Vec::new(),
         hit,
         load: None,
+        came: None,
         load_first: None,
         fell_back: None,
         frontier: 0,

@@ -6,7 +6,7 @@ use super::Session;
 use crate::engine::Verify;
 use crate::engine::content::Rows;
 use crate::engine::core::{Load, Placed};
-use crate::engine::pools::Fill;
+use crate::engine::pools::{Components, Fill};
 
 impl Session<'_> {
     pub(super) fn with_pages(&self, ticket: LoadTicket) -> Load {
@@ -26,7 +26,7 @@ impl Session<'_> {
         }
         let place = |position: u32| {
             let page = self.pages[position as usize];
-            Placed { position, page, rows: self.rows(position, end) }
+            Placed { position, page, rows: self.rows(position, end), components: self.components_of(position) }
         };
         (from..end.div_ceil(self.page_tokens())).map(place).collect()
     }
@@ -42,6 +42,12 @@ impl Session<'_> {
             Fill { page: self.pages[position as usize], rows: self.rows(position, end), from_token }
         };
         (from / page_tokens..end.div_ceil(page_tokens)).map(fill).collect()
+    }
+
+    /// What page `position` holds something in.
+    fn components_of(&self, position: u32) -> Components {
+        let came = self.came.iter().find(|(positions, _)| positions.contains(&position));
+        came.map_or(Components::ALL, |(_, components)| *components)
     }
 
     /// What page `position` holds of the tokens before `end`.

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use super::{Over, Session, odd};
 use crate::client::ClientError;
 use crate::engine::Side;
+use crate::engine::pools::Components;
 
 impl Session<'_> {
     /// Takes the prompt over, if this session is the receiving side of a handover.
@@ -36,6 +37,9 @@ impl Session<'_> {
         (self.ended.handover_ns, self.ended.handover_pages) = (Some(handover_ns), handed.received);
         self.core.report().latencies.handover.record(handover_ns);
         self.check(&handed, pages)?;
+        if !handed.components.is_empty() {
+            self.came = Some((pages - handed.received..pages, Components::named(&handed.components)));
+        }
         let received = self.placed_until(pages - handed.received, tokens);
         self.core.verify_all(self.life, &received).await;
         let mut report = self.core.report();

@@ -363,7 +363,8 @@ impl State {
             }
         }
         let received = session.pages.len() as u32 - session.hits;
-        Answer::from(HandedOver { tokens: parcel.tokens, received, blob: parcel.blob.clone() }).into()
+        Answer::from(HandedOver { tokens: parcel.tokens, received, blob: parcel.blob.clone(), components: vec![] })
+            .into()
     }
 
     /// Every region's bytes of `page`.

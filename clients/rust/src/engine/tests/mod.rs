@@ -12,7 +12,7 @@ use self::daemon::{Daemon, Serve};
 use super::content::Rows;
 use super::core::Life;
 use super::forward::Work;
-use super::pools::{Buffers, Fill};
+use super::pools::{Buffers, Components, Fill};
 use super::report::Report;
 use super::*;
 use crate::shm::{Track, word_value};

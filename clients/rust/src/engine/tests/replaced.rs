@@ -83,7 +83,10 @@ async fn work_of_a_control_group_that_is_gone_is_neither_run_nor_told() {
     assert_eq!(told, Err(ClientError::NewIncarnation { old, new: engine.client().control() }));
     assert!(daemon.kinds().is_empty(), "no step is launched");
     let mut wrong = 0;
-    engine.core.pools.verify(page, &rows, (Track::Target, 0), &mut Buffers::default(), |_| wrong += 1);
+    engine
+        .core
+        .pools
+        .verify(page, (&rows, Components::ALL), (Track::Target, 0), &mut Buffers::default(), |_| wrong += 1);
     assert!(wrong > 0, "the page may be somebody else's by now");
 }
 

@@ -123,7 +123,7 @@ async fn a_request_that_is_to_be_aborted_on_one_side_is_over_on_both() {
 async fn wrong_data_is_a_fault_and_not_tried_again() {
     let pair = Pair::start(small(0)).await;
     let prompt = pair.prompt(1, 26, 10);
-    let lie = HandedOver { tokens: 25, received: 2, blob: Bin(prompt.blob()) };
+    let lie = HandedOver { tokens: 25, received: 2, blob: Bin(prompt.blob()), components: vec![] };
     pair.receives.0.state().answer = Some(("handover", lie.into()));
     let Outcome { over, report, .. } = route(pair, 0..1, |_| prompt.clone()).await;
     assert_eq!((over[0].how, over[0].attempts, report.whole.failed), (How::Failed, 1, 1));
