@@ -1,7 +1,7 @@
 //! How pages travel to another group: what can be configured of it, and what is refused.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hicached_actors::protocol::{ComponentSpec, Refusal, Unsupported, group_name};
@@ -11,6 +11,7 @@ use serde::Deserialize;
 use super::Config;
 use super::actors::list_or_text;
 use super::check::Faults;
+use crate::wire::nixl::{self, Nixl, NixlSettings};
 use crate::wire::shm::{self, Shm, ShmSettings};
 use crate::wire::tcp::{self, Tcp, TcpSettings, TlsSettings};
 use crate::wire::{Backend, Contract, StartError};
@@ -32,6 +33,8 @@ pub struct Transfer {
     pub tcp: TcpTransfer,
     /// The backend `shm`.
     pub shm: ShmTransfer,
+    /// The backend `nixl`.
+    pub nixl: NixlTransfer,
 }
 
 /// How pages go over TCP.
@@ -87,6 +90,23 @@ pub struct ShmTransfer {
     pub threads: usize,
 }
 
+/// How pages go by NIXL.
+#[derive(Clone, Debug, Default, Deserialize, serde::Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NixlTransfer {
+    /// Folder of its library; where the system looks when empty.
+    pub library: PathBuf,
+    /// Settings of UCX, as `KEY=VALUE`.
+    #[serde(deserialize_with = "list_or_text")]
+    pub ucx: Vec<String>,
+    /// Where ranks take announcements; port 0 lets each draw one.
+    pub listen: String,
+    /// The address that peers are told; that of `listen` when empty.
+    pub advertise: String,
+    /// Memory that a receiving rank keeps for each sending one.
+    pub window_bytes: u64,
+}
+
 impl Transfer {
     /// Whether handovers are refused.
     pub fn is_off(&self) -> bool {
@@ -98,12 +118,11 @@ impl Transfer {
     /// # Errors
     /// Every setting that cannot be followed.
     pub fn backend(&self, pool_file: &Path) -> Result<Option<Arc<dyn Backend>>, Vec<StartError>> {
-        let listen = self.tcp.listen.parse::<SocketAddr>();
         Ok(match self.backend.as_str() {
             tcp::NAME => {
                 let settings = TcpSettings {
-                    listen: listen.unwrap_or_else(|_| TcpSettings::default().listen),
-                    advertise: Some(self.tcp.advertise.clone()).filter(|name| !name.is_empty()),
+                    listen: address(&self.tcp.listen),
+                    advertise: host(&self.tcp.advertise),
                     streams: self.tcp.streams,
                     window_bytes: self.tcp.window_bytes,
                     checksum: self.tcp.checksum,
@@ -118,9 +137,29 @@ impl Transfer {
                 let settings = ShmSettings { threads: self.shm.threads, ..ShmSettings::new(folder, name) };
                 Some(Arc::new(Shm::new(settings)?))
             }
+            nixl::NAME => {
+                let settings = NixlSettings {
+                    library: self.nixl.library.clone(),
+                    ucx: self.nixl.ucx.clone(),
+                    listen: address(&self.nixl.listen),
+                    advertise: host(&self.nixl.advertise),
+                    window_bytes: self.nixl.window_bytes,
+                    ..NixlSettings::default()
+                };
+                Some(Arc::new(Nixl::new(settings)?))
+            }
             _ => None,
         })
     }
+}
+
+/// What is no address is named when the configuration is checked.
+fn address(listen: &str) -> SocketAddr {
+    listen.parse().unwrap_or(SocketAddr::from(([127, 0, 0, 1], 0)))
+}
+
+fn host(advertise: &str) -> Option<String> {
+    Some(advertise.to_owned()).filter(|name| !name.is_empty())
 }
 
 impl Config {
@@ -153,10 +192,11 @@ impl Config {
             }
             faults.unless(*to != self.group.name, || format!("transfer.to names {to:?}: that is this group"));
         }
-        let listen = &transfer.tcp.listen;
-        faults.unless(listen.parse::<SocketAddr>().is_ok(), || {
-            format!("transfer.tcp.listen is {listen:?}: write IP:PORT, port 0 for one of the system's")
-        });
+        for (key, listen) in [("tcp", &transfer.tcp.listen), ("nixl", &transfer.nixl.listen)] {
+            faults.unless(listen.parse::<SocketAddr>().is_ok(), || {
+                format!("transfer.{key}.listen is {listen:?}: write IP:PORT, port 0 for one of the system's")
+            });
+        }
         for (key, ms) in [("deadline_ms", transfer.deadline_ms), ("wait_ms", transfer.wait_ms)] {
             faults.unless((1..=WAIT_MS_MAX).contains(&ms), || {
                 format!("transfer.{key} is {ms}: make it 1..={WAIT_MS_MAX}")
@@ -232,16 +272,18 @@ struct NotHere {
 }
 
 /// What operators may know from elsewhere.
-const NOT_HERE: [NotHere; 3] = [
+const NOT_HERE: [NotHere; 2] = [
     NotHere {
         name: "in_order",
         contract: Contract { addressed: false, drain_proof: true, fence: false },
         why: "lists of pages that are paired by their order are no addresses",
     },
-    NotHere { name: "nixl", contract: ADDRESSED, why: "this build has no NIXL" },
-    NotHere { name: "mooncake", contract: ADDRESSED, why: "this build has no Mooncake" },
+    NotHere {
+        name: "mooncake",
+        contract: Contract { addressed: true, drain_proof: true, fence: false },
+        why: "what its peers have begun to write cannot be taken back",
+    },
 ];
-const ADDRESSED: Contract = Contract { addressed: true, drain_proof: true, fence: true };
 const NONE: &str = "none";
-const USE: &str = "use \"none\", \"tcp\" or \"shm\"";
+const USE: &str = "use \"none\", \"tcp\", \"shm\" or \"nixl\"";
 const WAIT_MS_MAX: u64 = 3_600_000;

@@ -191,6 +191,18 @@ impl Span {
         unsafe { std::ptr::copy_nonoverlapping(self.start.as_ptr(), bytes.as_mut_ptr(), bytes.len()) };
     }
 
+    /// Fills its first `bytes` bytes with those of `from`.
+    ///
+    /// # Panics
+    /// When either has fewer.
+    pub(super) fn copy_from(self, from: Self, bytes: usize) {
+        assert!(bytes <= from.bytes && bytes <= self.bytes, "{bytes} bytes of {} and {}", from.bytes, self.bytes);
+        // SAFETY: both are mapped and hold so many bytes (asserted, contract of the type). Pages are those of one push
+        // and of one grant, which their ranks keep from all others; if both name the same memory, a copy that may
+        // overlap is right.
+        unsafe { std::ptr::copy(from.start.as_ptr(), self.start.as_ptr(), bytes) };
+    }
+
     /// What is left behind its first `bytes` bytes.
     ///
     /// # Panics

@@ -15,7 +15,21 @@ fn every_fault_of_a_configuration_is_said_at_once() {
             &["group.page_tokens is 8", "compute_tokens_min is 9"],
         ),
         (&["group.page_tokens=1024"], &["page_tokens is 1024"]),
-        (&["rank.copy_engine=cuda", "transfer.backend=nixl"], &["no CUDA engine", "transfer.backend is \"nixl\""]),
+        (
+            &["rank.copy_engine=cuda", "transfer.backend=mooncake"],
+            &[
+                "no CUDA engine",
+                "transfer.backend is \"mooncake\": what its peers have begun to write cannot be taken back",
+            ],
+        ),
+        (
+            &["transfer.backend=nixl", "transfer.nixl.library=/nobody/made/this", "transfer.nixl.listen=here"],
+            &["transfer.nixl.library is \"/nobody/made/this\": install NIXL", "transfer.nixl.listen is \"here\""],
+        ),
+        (
+            &["transfer.backend=nixl", "transfer.nixl.ucx=TLS", "transfer.nixl.window_bytes=1"],
+            &["transfer.nixl.ucx is \"TLS\": write KEY=VALUE", "transfer.nixl.window_bytes is 1"],
+        ),
         (&["rank.copy_engine=rocm", "rank.copy_threads=0"], &["copy_engine is \"rocm\"", "copy_threads is 0"]),
         (&["storage.backend=file"], &["there is no tier below host memory"]),
         (&["l1.pages=0", "l1.free_room=2,1"], &["l1.pages is 0", "low mark 2 is above the high mark 1"]),
@@ -51,8 +65,12 @@ fn every_fault_of_a_configuration_is_said_at_once() {
                 "transfer.tcp.listen is \"here\"",
             ],
         ),
+        (
+            &["transfer.backend=mooncake", "group.cp_size=2", "group.shared_kv=true"],
+            &["transfer.backend is mooncake without fence"],
+        ),
         (&["transfer.to=decode"], &["without transfer.backend"]),
-        (&["transfer.backend=carrier_pigeon"], &["use \"none\", \"tcp\" or \"shm\""]),
+        (&["transfer.backend=carrier_pigeon"], &["use \"none\", \"tcp\", \"shm\" or \"nixl\""]),
         (&["nonsense"], &["write section.key=value"]),
     ];
     for (set, faults) in table {

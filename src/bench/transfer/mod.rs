@@ -30,6 +30,7 @@ use self::plain::{Memcpy, Sockets};
 use self::scene::{LAYER_BYTES, Scene, Shape};
 use self::way::{Plane, Way};
 use super::allocator::RECORD_BYTES;
+use crate::wire::nixl::{Nixl, NixlSettings};
 use crate::wire::shm::{Shm, ShmSettings};
 use crate::wire::tcp::{Tcp, TcpSettings};
 use crate::wire::{Event, Missing, PoolFault, StartError};
@@ -60,6 +61,9 @@ pub struct TransferArgs {
     /// Where the pools stand: a folder in memory
     #[arg(long, default_value = "/dev/shm")]
     pub folder: PathBuf,
+    /// Folder of libnixl_capi.so, to measure NIXL as well
+    #[arg(long, env = "HICACHED_NIXL", value_name = "FOLDER")]
+    pub nixl: Option<PathBuf>,
     /// Seed of the orders of pages
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
@@ -203,11 +207,7 @@ pub fn run(args: &TransferArgs, stop: &AtomicBool, mut progress: impl FnMut()) -
         aims: report::aims(&rows),
         rows,
         handovers,
-        absent: ABSENT
-            .into_iter()
-            .map(|(name, why)| Absent { name: name.to_owned(), why: why.to_owned() })
-            .chain(left_out)
-            .collect(),
+        absent: absent(args).chain(left_out).collect(),
     })
 }
 
@@ -218,7 +218,7 @@ fn measure(
     step: &mut impl FnMut() -> Result<(), TransferError>,
 ) -> Result<Vec<Row>, TransferError> {
     let scene = Arc::new(Scene::new(&args.folder, shape, args.seed)?);
-    let mut ways = ways(&scene)?;
+    let mut ways = ways(&scene, args.nixl.as_deref())?;
     // A single page stands beside nothing.
     let kinds = if shape.pages == 1 { &Ends::ALL[..1] } else { &Ends::ALL[..] };
     warm(&scene, &mut ways, kinds)?;
@@ -251,7 +251,7 @@ fn time_handovers(
     step: &mut impl FnMut() -> Result<(), TransferError>,
 ) -> Result<Handovers, TransferError> {
     let scene = Arc::new(Scene::new(&args.folder, shape, args.seed)?);
-    let mut ways = ways(&scene)?;
+    let mut ways = ways(&scene, args.nixl.as_deref())?;
     warm(&scene, &mut ways, &[Ends::Scattered])?;
     let mut times = vec![Vec::new(); ways.len()];
     for _ in 0..args.handovers {
@@ -265,17 +265,25 @@ fn time_handovers(
     Ok(Handovers { pages, layers, bytes: shape.bytes(), ranks, timed: args.handovers, latencies })
 }
 
-fn ways(scene: &Arc<Scene>) -> Result<Vec<Box<dyn Way>>, TransferError> {
+fn ways(scene: &Arc<Scene>, nixl: Option<&Path>) -> Result<Vec<Box<dyn Way>>, TransferError> {
     let (tcp, shm) = (TcpSettings::default(), ShmSettings::new(scene.folder(), NAME_AT_SHM));
     let checked = TcpSettings { checksum: true, ..tcp.clone() };
     let (streams, threads) = (tcp.streams, shm.threads);
-    Ok(vec![
+    let mut ways: Vec<Box<dyn Way>> = vec![
         Box::new(Memcpy::new(scene, threads)?),
         Box::new(Sockets::new(scene, streams)?),
         Box::new(Plane::new("tcp", &Tcp::new(tcp).map_err(first)?, scene)?),
         Box::new(Plane::new("tcp_checked", &Tcp::new(checked).map_err(first)?, scene)?),
         Box::new(Plane::new("shm", &Shm::new(shm).map_err(first)?, scene)?),
-    ])
+    ];
+    if let Some(library) = nixl {
+        let settings = NixlSettings { library: library.to_owned(), ..NixlSettings::default() };
+        let ucx = NIXL_OVER_TCP.map(str::to_owned).to_vec();
+        let over_tcp = Nixl::new(NixlSettings { ucx, ..settings.clone() }).map_err(first)?;
+        ways.push(Box::new(Plane::new("nixl", &Nixl::new(settings).map_err(first)?, scene)?));
+        ways.push(Box::new(Plane::new("nixl_tcp", &over_tcp, scene)?));
+    }
+    Ok(ways)
 }
 
 /// Moves everything once by each way and compares it; after that nothing is touched for the first time.
@@ -328,6 +336,12 @@ fn handovers(bytes_max: u64, ranks_max: u8) -> (Vec<Shape>, Option<Absent>) {
     (shapes, absent)
 }
 
+/// Backends that are not measured.
+fn absent(args: &TransferArgs) -> impl Iterator<Item = Absent> {
+    let all = [Some(NO_NIXL).filter(|_| args.nixl.is_none()), Some(NO_MOONCAKE)];
+    all.into_iter().flatten().map(|(name, why)| Absent { name: name.to_owned(), why: why.to_owned() })
+}
+
 fn bytes_max(args: &TransferArgs) -> u64 {
     let usual = || if memory_free().is_some_and(|bytes| bytes >= ROOMY_BYTES) { BYTES_MAX } else { BYTES_SMALL };
     args.max_bytes.unwrap_or_else(usual)
@@ -373,8 +387,11 @@ const HANDOVER_PAGES: [u64; 2] = [4, 2_048];
 const SAMPLE_BYTES_MIN: u64 = 64 << 20;
 const REPEATS_MAX: u64 = 64;
 const NAME_AT_SHM: &str = "bench";
-const ABSENT: [(&str, &str); 2] =
-    [("nixl", "this build has no binding to it"), ("mooncake", "this build has no binding to it")];
+/// UCX as bare sockets are measured: over the loopback alone.
+const NIXL_OVER_TCP: [&str; 2] = ["TLS=tcp", "NET_DEVICES=lo"];
+const NO_NIXL: (&str, &str) = ("nixl", "no --nixl or HICACHED_NIXL names the folder of libnixl_capi.so");
+const NO_MOONCAKE: (&str, &str) =
+    ("mooncake", "it is no backend: what its peers have begun to write cannot be taken back");
 /// No transfer takes so long, however busy the machine.
 const LONG: Duration = Duration::from_secs(120);
 
@@ -384,7 +401,16 @@ mod tests {
 
     fn args() -> TransferArgs {
         let folder = if Path::new("/dev/shm").is_dir() { "/dev/shm".into() } else { std::env::temp_dir() };
-        TransferArgs { json: false, max_bytes: Some(5 << 20), ranks: 2, rounds: 2, handovers: 3, folder, seed: 1 }
+        TransferArgs {
+            json: false,
+            max_bytes: Some(5 << 20),
+            ranks: 2,
+            rounds: 2,
+            handovers: 3,
+            folder,
+            nixl: None,
+            seed: 1,
+        }
     }
 
     #[test]

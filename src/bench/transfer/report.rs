@@ -235,7 +235,10 @@ impl fmt::Display for Report {
         writeln!(f, "{} cores, load {before} before and {after} after; medians of {} rounds", self.cores, self.rounds)?;
         let (streams, threads) = (self.streams_per_rank, self.copy_threads_per_rank);
         writeln!(f, "a rank: {streams} streams, frames of {} bytes, {threads} threads that copy", self.frame_bytes)?;
-        writeln!(f, "GB/s, processor seconds per GB, rate by that of the plain way (memcpy for shm, else sockets)")?;
+        writeln!(
+            f,
+            "GB/s, processor seconds per GB, rate by that of the plain way (memcpy for shm and nixl, else sockets)"
+        )?;
         write!(f, "\n{:>13} {:>5} {:>6} {:>5} {:<10}", "bytes", "pages", "layers", "ranks", "ends")?;
         write!(f, " {:>7} {:>6}", "runs", "pieces")?;
         for rate in self.rows.first().iter().flat_map(|row| &row.rates) {
@@ -277,4 +280,5 @@ impl fmt::Display for Report {
 /// Below that, a wake-up is much of a transfer.
 const AIM_BYTES_MIN: u64 = 15_000_000;
 /// What each way is compared with.
-const PLAIN: [(&str, &str); 3] = [("tcp", "sockets"), ("tcp_checked", "sockets"), ("shm", "memcpy")];
+const PLAIN: [(&str, &str); 5] =
+    [("tcp", "sockets"), ("tcp_checked", "sockets"), ("shm", "memcpy"), ("nixl", "memcpy"), ("nixl_tcp", "sockets")];

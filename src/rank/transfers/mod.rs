@@ -175,7 +175,7 @@ impl RankMachine {
 
     fn wire(&mut self) -> Result<&mut Wire, Refusal> {
         self.wire.as_mut().ok_or_else(|| {
-            let (field, limit) = ("transfer.backend".to_owned(), "tcp or shm".to_owned());
+            let (field, limit) = ("transfer.backend".to_owned(), "tcp, shm or nixl".to_owned());
             Unsupported { field, value: "none".to_owned(), limit }.into()
         })
     }

@@ -10,7 +10,6 @@ use super::{NAME, ShmSettings};
 use crate::wire::claim::Claim;
 use crate::wire::lane::Lane;
 use crate::wire::piece::{Piece, PieceBounds};
-use crate::wire::pool::Span;
 use crate::wire::pushes::{Pushes, Running};
 use crate::wire::{Cause, Events, FrameRefusal, Launch, LayersReady, Name, PushKey, PushOrder, StartError};
 
@@ -116,20 +115,13 @@ impl Copier {
         while let (Some(here), Some(there)) = (source, destination) {
             let bytes = here.bytes.min(there.bytes);
             let writing = claim.enter().map_err(Failed::Refused)?;
-            copy(here, there, bytes);
+            there.copy_from(here, bytes);
             drop(writing);
             source = Some(here.skip(bytes)).filter(|left| left.bytes > 0).or_else(|| from.next());
             destination = Some(there.skip(bytes)).filter(|left| left.bytes > 0).or_else(|| to.next());
         }
         claim.land().map_err(Failed::Refused)
     }
-}
-
-fn copy(from: Span, to: Span, bytes: usize) {
-    assert!(bytes <= from.bytes && bytes <= to.bytes, "{bytes} bytes of {} and {}", from.bytes, to.bytes);
-    // SAFETY: both spans are mapped and hold so many bytes (asserted). The pages are those of one push and of one
-    // grant, which their ranks keep from all others; if both name the same memory, a copy that may overlap is right.
-    unsafe { std::ptr::copy(from.start.as_ptr(), to.start.as_ptr(), bytes) };
 }
 
 fn path_of(endpoint: &str) -> Option<&str> {

@@ -15,24 +15,24 @@ use crate::wire::{FrameRefusal, SECRET_BYTES};
 
 /// A header as it was read; `runs` follow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
-    pub(super) checked: bool,
-    pub(super) rank: Rank,
-    pub(super) secret: [u8; SECRET_BYTES],
-    pub(super) attempt: u32,
-    pub(super) component: u8,
-    pub(super) layer: u16,
-    pub(super) runs: u32,
-    pub(super) number: u32,
-    pub(super) payload_bytes: u64,
-    pub(super) checksum: u32,
+pub(in crate::wire) struct Header {
+    pub(in crate::wire) checked: bool,
+    pub(in crate::wire) rank: Rank,
+    pub(in crate::wire) secret: [u8; SECRET_BYTES],
+    pub(in crate::wire) attempt: u32,
+    pub(in crate::wire) component: u8,
+    pub(in crate::wire) layer: u16,
+    pub(in crate::wire) runs: u32,
+    pub(in crate::wire) number: u32,
+    pub(in crate::wire) payload_bytes: u64,
+    pub(in crate::wire) checksum: u32,
 }
 
 /// The answer to one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Ack {
-    pub(super) number: u32,
-    pub(super) refusal: Option<FrameRefusal>,
+pub(in crate::wire) struct Ack {
+    pub(in crate::wire) number: u32,
+    pub(in crate::wire) refusal: Option<FrameRefusal>,
 }
 
 impl Header {
@@ -40,7 +40,7 @@ impl Header {
     ///
     /// # Panics
     /// When the layer is beyond those a layout can have, or the runs are more than a frame has pages.
-    pub(super) fn of(claiming: &Claiming<'_>, number: u32, checksum: Option<u32>) -> Self {
+    pub(in crate::wire) fn of(claiming: &Claiming<'_>, number: u32, checksum: Option<u32>) -> Self {
         let Claiming { secret, attempt, rank, component, layer, runs, bytes } = *claiming;
         assert!(runs.len() <= RUNS_MAX as usize, "{} runs in a frame", runs.len());
         let layer = u16::try_from(layer).expect("a layout has no so many layers");
@@ -59,7 +59,7 @@ impl Header {
     }
 
     /// Its bytes, with those of `runs` behind them.
-    pub(super) fn encode(&self, runs: &[(u32, u32)]) -> Vec<u8> {
+    pub(in crate::wire) fn encode(&self, runs: &[(u32, u32)]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + RUN_BYTES * runs.len());
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
@@ -84,7 +84,7 @@ impl Header {
     /// # Errors
     /// [`FrameRefusal::Garbage`]: another magic or version, or more runs or bytes than a frame may have; where such a
     /// frame ends cannot be known.
-    pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameRefusal> {
+    pub(in crate::wire) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameRefusal> {
         let mut fields = Fields { bytes, at: 0 };
         let (magic, version, [flags, rank]) = (fields.take(), u16::from_le_bytes(fields.take()), fields.take());
         let secret = fields.take();
@@ -103,7 +103,7 @@ impl Header {
     }
 
     /// What it says of itself, with its runs.
-    pub(super) fn claiming<'a>(&self, runs: &'a [(u32, u32)]) -> Claiming<'a> {
+    pub(in crate::wire) fn claiming<'a>(&self, runs: &'a [(u32, u32)]) -> Claiming<'a> {
         Claiming {
             secret: self.secret,
             attempt: self.attempt,
@@ -117,7 +117,7 @@ impl Header {
 }
 
 impl Ack {
-    pub(super) fn encode(self) -> [u8; ACK_BYTES] {
+    pub(in crate::wire) fn encode(self) -> [u8; ACK_BYTES] {
         let (code, position) = self.refusal.map_or((0, 0), FrameRefusal::code);
         let mut bytes = [0; ACK_BYTES];
         bytes[..4].copy_from_slice(&self.number.to_le_bytes());
@@ -127,7 +127,7 @@ impl Ack {
     }
 
     /// Reads one; `None` for a code that nobody gives.
-    pub(super) fn decode(bytes: &[u8; ACK_BYTES]) -> Option<Self> {
+    pub(in crate::wire) fn decode(bytes: &[u8; ACK_BYTES]) -> Option<Self> {
         let mut fields = Fields { bytes, at: 0 };
         let number = u32::from_le_bytes(fields.take());
         let [code, ..]: [u8; 4] = fields.take();
@@ -138,7 +138,7 @@ impl Ack {
 }
 
 /// The runs behind a header.
-pub(super) fn decode_runs(bytes: &[u8]) -> Vec<(u32, u32)> {
+pub(in crate::wire) fn decode_runs(bytes: &[u8]) -> Vec<(u32, u32)> {
     let (pairs, _) = bytes.as_chunks::<RUN_BYTES>();
     let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four of eight bytes"));
     pairs.iter().map(|pair| (number(&pair[..4]), number(&pair[4..]))).collect()
@@ -166,11 +166,11 @@ pub const HEADER_BYTES: usize = 52;
 /// Bytes of an acknowledgement.
 pub const ACK_BYTES: usize = 12;
 /// Bytes of one run.
-pub(super) const RUN_BYTES: usize = 8;
+pub(in crate::wire) const RUN_BYTES: usize = 8;
 /// Most runs of a frame: each is one piece of a read, and the system takes so many.
-pub(super) const RUNS_MAX: u32 = 1_024;
+pub(in crate::wire) const RUNS_MAX: u32 = 1_024;
 /// Most bytes of a frame: what a refused one costs to throw away.
-pub(super) const PAYLOAD_BYTES_MAX: u64 = 64 << 20;
+pub(in crate::wire) const PAYLOAD_BYTES_MAX: u64 = 64 << 20;
 
 #[cfg(test)]
 mod tests {

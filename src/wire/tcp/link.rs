@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::frame::{ACK_BYTES, Ack, Header};
@@ -11,26 +10,24 @@ use super::socket::{Moved, Socket, Wait, advance, span_of};
 use super::tls::Tls;
 use super::{TcpSettings, checksum};
 use crate::wire::Cause;
-use crate::wire::lane::Lane;
+use crate::wire::peers::Peer;
 use crate::wire::piece::Piece;
 use crate::wire::pushes::Running;
 
-/// What the threads of one peer share.
-#[derive(Debug)]
-pub(super) struct Peer {
-    /// The address, without the backend's name.
-    pub(super) address: String,
-    pub(super) lane: Arc<Lane>,
-    pub(super) running: Arc<Running>,
-    pub(super) settings: TcpSettings,
-    pub(super) tls: Option<Tls>,
+/// What a thread sends, and how.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sending<'a> {
+    pub(super) peer: &'a Peer,
+    pub(super) running: &'a Running,
+    pub(super) settings: &'a TcpSettings,
+    pub(super) tls: Option<&'a Tls>,
 }
 
-impl Peer {
+impl<'a> Sending<'a> {
     /// Sends what stands in the lane until it is closed.
-    pub(super) fn work(&self) {
-        let mut link: Option<Link<'_>> = None;
-        while let Some(piece) = self.lane.wait() {
+    pub(super) fn work(self) {
+        let mut link: Option<Link<'a>> = None;
+        while let Some(piece) = self.peer.lane.wait() {
             if piece.job.is_stopping() {
                 self.running.dropped(&piece);
                 continue;
@@ -44,9 +41,9 @@ impl Peer {
             let mut open = match connected {
                 Ok(open) => open,
                 Err(error) => {
-                    let cause = Cause::Unreachable { endpoint: self.address.clone(), error: error.to_string() };
+                    let cause = Cause::Unreachable { endpoint: self.peer.address.clone(), error: error.to_string() };
                     self.running.lost(&piece, cause.clone());
-                    self.running.fail_queued(&self.lane, &cause);
+                    self.running.fail_queued(&self.peer.lane, &cause);
                     continue;
                 }
             };
@@ -57,16 +54,16 @@ impl Peer {
         }
     }
 
-    fn connect(&self, address: &SocketAddr) -> io::Result<Socket> {
+    fn connect(self, address: &SocketAddr) -> io::Result<Socket> {
         let connect = self.settings.connect;
         let mut socket = Socket::new(TcpStream::connect_timeout(address, connect)?)?;
-        if let Some(tls) = &self.tls {
-            socket.encrypt(tls.to(&self.address)?, connect)?;
+        if let Some(tls) = self.tls {
+            socket.encrypt(tls.to(&self.peer.address)?, connect)?;
         }
         Ok(socket)
     }
 
-    fn window_bytes(&self) -> u64 {
+    fn window_bytes(self) -> u64 {
         self.settings.window_bytes.div_ceil(self.settings.streams as u64)
     }
 }
@@ -74,7 +71,7 @@ impl Peer {
 /// An open connection.
 #[derive(Debug)]
 struct Link<'a> {
-    peer: &'a Peer,
+    sending: Sending<'a>,
     socket: Socket,
     /// Frames without an answer, oldest first; the last may be on its way out.
     flying: VecDeque<(u32, Piece)>,
@@ -90,20 +87,20 @@ struct Link<'a> {
 }
 
 impl<'a> Link<'a> {
-    fn connect(peer: &'a Peer) -> io::Result<Self> {
+    fn connect(sending: Sending<'a>) -> io::Result<Self> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the address stands for no host");
-        for address in peer.address.to_socket_addrs()? {
-            match peer.connect(&address) {
+        for address in sending.peer.address.to_socket_addrs()? {
+            match sending.connect(&address) {
                 Ok(socket) => {
                     return Ok(Self {
-                        peer,
+                        sending,
                         socket,
                         flying: VecDeque::new(),
                         flying_bytes: 0,
                         number: 0,
                         acks: [0; ACK_BYTES * ACKS_AT_ONCE],
                         acks_bytes: 0,
-                        part: vec![0; if peer.settings.checksum { checksum::PART_BYTES } else { 0 }],
+                        part: vec![0; if sending.settings.checksum { checksum::PART_BYTES } else { 0 }],
                         moved: Instant::now(),
                     });
                 }
@@ -118,11 +115,11 @@ impl<'a> Link<'a> {
         self.moved = Instant::now();
         self.send(piece)?;
         loop {
-            while self.flying_bytes < self.peer.window_bytes()
-                && let Some(piece) = self.peer.lane.try_take()
+            while self.flying_bytes < self.sending.window_bytes()
+                && let Some(piece) = self.sending.peer.lane.try_take()
             {
                 if piece.job.is_stopping() {
-                    self.peer.running.dropped(&piece);
+                    self.sending.running.dropped(&piece);
                 } else {
                     self.send(piece)?;
                 }
@@ -132,7 +129,7 @@ impl<'a> Link<'a> {
             }
             if !self.read_acks()? {
                 // With room in the window it looks for further pieces soon.
-                let room = self.flying_bytes < self.peer.window_bytes();
+                let room = self.flying_bytes < self.sending.window_bytes();
                 self.pause(Wait::Read, if room { LOOK } else { PATIENCE })?;
             }
         }
@@ -141,7 +138,7 @@ impl<'a> Link<'a> {
     fn send(&mut self, piece: Piece) -> io::Result<()> {
         let rows = piece.positions();
         let spans = piece.spans();
-        let sum = self.peer.settings.checksum.then(|| checksum::of(&spans, &mut self.part));
+        let sum = self.sending.settings.checksum.then(|| checksum::of(&spans, &mut self.part));
         self.number = self.number.wrapping_add(1);
         let mut head = Header::of(&piece.claiming(&rows), self.number, sum).encode(&rows);
         let mut parts = Vec::with_capacity(1 + spans.len());
@@ -198,8 +195,8 @@ impl<'a> Link<'a> {
         };
         self.flying_bytes -= piece.bytes;
         match ack.refusal {
-            None => self.peer.running.landed(&piece),
-            Some(refusal) => self.peer.running.refused(&piece, refusal),
+            None => self.sending.running.landed(&piece),
+            Some(refusal) => self.sending.running.refused(&piece, refusal),
         }
         Ok(())
     }
@@ -212,12 +209,12 @@ impl<'a> Link<'a> {
         if self.socket.wait(what, patience)? {
             return Ok(());
         }
-        if self.peer.lane.is_closed() {
+        if self.sending.peer.lane.is_closed() {
             return Err(wrong("the sending rank ends"));
         }
         let still = self.moved.elapsed();
         let stopping = || self.flying.iter().any(|(_, piece)| piece.job.is_stopping());
-        if still >= self.peer.settings.idle || (still >= self.peer.settings.stop && stopping()) {
+        if still >= self.sending.settings.idle || (still >= self.sending.settings.stop && stopping()) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         Ok(())
@@ -225,7 +222,7 @@ impl<'a> Link<'a> {
 
     /// The connection ends, and with it what is on its way.
     fn abandon(self, error: &io::Error) {
-        let endpoint = self.peer.address.clone();
+        let endpoint = self.sending.peer.address.clone();
         let cause = match error.kind() {
             io::ErrorKind::TimedOut => Cause::Stalled { endpoint, ms: self.moved.elapsed().as_millis() as u64 },
             _ => Cause::Broken { endpoint, error: error.to_string() },
@@ -233,7 +230,7 @@ impl<'a> Link<'a> {
         // Closed first: of what is told to be lost nothing is read from the pool any more.
         self.socket.reset();
         for (_, piece) in self.flying {
-            self.peer.running.lost(&piece, cause.clone());
+            self.sending.running.lost(&piece, cause.clone());
         }
     }
 }

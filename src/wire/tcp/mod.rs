@@ -10,12 +10,12 @@
 //! revoking the grant, which a receiver does before it uses a page again, keeps that out.
 
 mod checksum;
-mod frame;
+pub(super) mod frame;
 mod landing;
 mod launch;
 mod link;
 mod session;
-mod socket;
+pub(super) mod socket;
 mod stream;
 mod tls;
 

@@ -11,7 +11,7 @@ use crate::wire::pool::Span;
 
 /// A connection that never blocks, of one thread.
 #[derive(Debug)]
-pub(super) struct Socket {
+pub(in crate::wire) struct Socket {
     stream: TcpStream,
     /// When it is encrypted.
     session: Option<RefCell<Session>>,
@@ -19,7 +19,7 @@ pub(super) struct Socket {
 
 /// What a call did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Moved {
+pub(in crate::wire) enum Moved {
     /// So many bytes, at least one.
     Bytes(usize),
     /// Nothing can be moved for the moment.
@@ -28,7 +28,7 @@ pub(super) enum Moved {
 
 /// What a connection is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wait {
+pub(in crate::wire) enum Wait {
     /// Bytes to read.
     Read,
     /// Room to write.
@@ -36,7 +36,7 @@ pub(super) enum Wait {
 }
 
 impl Socket {
-    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+    pub(in crate::wire) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, session: None })
@@ -46,7 +46,7 @@ impl Socket {
     ///
     /// # Errors
     /// The system's, what keeps the sides from agreeing, or [`io::ErrorKind::TimedOut`].
-    pub(super) fn encrypt(&mut self, connection: rustls::Connection, patience: Duration) -> io::Result<()> {
+    pub(in crate::wire) fn encrypt(&mut self, connection: rustls::Connection, patience: Duration) -> io::Result<()> {
         let began = Instant::now();
         let session = self.session.insert(RefCell::new(Session::new(connection)));
         while !session.get_mut().shake_hands(&self.stream)? {
@@ -64,7 +64,7 @@ impl Socket {
     ///
     /// # Errors
     /// The system's; [`io::ErrorKind::UnexpectedEof`] when the other side has closed.
-    pub(super) fn read(&self, into: &[Span]) -> io::Result<Moved> {
+    pub(in crate::wire) fn read(&self, into: &[Span]) -> io::Result<Moved> {
         if let Some(session) = &self.session {
             return session.borrow_mut().read(&self.stream, into);
         }
@@ -83,7 +83,7 @@ impl Socket {
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn write(&self, from: &[Span]) -> io::Result<Moved> {
+    pub(in crate::wire) fn write(&self, from: &[Span]) -> io::Result<Moved> {
         if let Some(session) = &self.session {
             return session.borrow_mut().write(&self.stream, from);
         }
@@ -97,7 +97,7 @@ impl Socket {
     }
 
     /// Closes it at once: what the system has not sent yet is never sent.
-    pub(super) fn reset(self) {
+    pub(in crate::wire) fn reset(self) {
         let linger = libc::linger { l_onoff: 1, l_linger: 0 };
         let bytes = size_of::<libc::linger>() as libc::socklen_t;
         let (fd, option) = (self.stream.as_raw_fd(), std::ptr::from_ref(&linger).cast());
@@ -107,7 +107,7 @@ impl Socket {
     }
 
     /// Whether the other side has closed, or sent what nobody asked for.
-    pub(super) fn is_stale(&self) -> bool {
+    pub(in crate::wire) fn is_stale(&self) -> bool {
         let mut byte = [0];
         !matches!(self.stream.peek(&mut byte), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
@@ -116,7 +116,7 @@ impl Socket {
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn wait(&self, what: Wait, patience: Duration) -> io::Result<bool> {
+    pub(in crate::wire) fn wait(&self, what: Wait, patience: Duration) -> io::Result<bool> {
         let mut events = match what {
             Wait::Read => libc::POLLIN,
             Wait::Write => libc::POLLOUT,
@@ -138,7 +138,7 @@ impl Socket {
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn set_low_water(&self, bytes: usize) -> io::Result<()> {
+    pub(in crate::wire) fn set_low_water(&self, bytes: usize) -> io::Result<()> {
         if self.session.is_some() {
             return Ok(());
         }
@@ -154,7 +154,7 @@ impl Socket {
     ///
     /// # Errors
     /// The system's, or [`io::ErrorKind::TimedOut`] after `idle`.
-    pub(super) fn readable(&self, idle: Duration) -> io::Result<()> {
+    pub(in crate::wire) fn readable(&self, idle: Duration) -> io::Result<()> {
         let began = Instant::now();
         while !self.wait(Wait::Read, idle)? {
             if began.elapsed() >= idle {
@@ -164,11 +164,26 @@ impl Socket {
         Ok(())
     }
 
+    /// Fills `bytes`; no pause is longer than `idle`.
+    ///
+    /// # Errors
+    /// The system's, [`io::ErrorKind::UnexpectedEof`] or [`io::ErrorKind::TimedOut`].
+    pub(in crate::wire) fn read_all(&self, bytes: &mut [u8], idle: Duration) -> io::Result<()> {
+        let mut left = span_of(bytes);
+        while left.bytes > 0 {
+            match self.read(&[left])? {
+                Moved::Bytes(read) => left = left.skip(read),
+                Moved::Later => self.readable(idle)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Writes all of `bytes`; no pause is longer than `idle`.
     ///
     /// # Errors
     /// The system's, or [`io::ErrorKind::TimedOut`].
-    pub(super) fn write_all(&self, bytes: &[u8], idle: Duration) -> io::Result<()> {
+    pub(in crate::wire) fn write_all(&self, bytes: &[u8], idle: Duration) -> io::Result<()> {
         let mut left = Span { start: std::ptr::NonNull::from(bytes).cast(), bytes: bytes.len() };
         let mut last = Instant::now();
         while left.bytes > 0 {
@@ -222,7 +237,7 @@ impl Parts {
 }
 
 /// Takes `moved` bytes off the front of `spans`.
-pub(super) fn advance(spans: &mut [Span], first: &mut usize, mut moved: usize) {
+pub(in crate::wire) fn advance(spans: &mut [Span], first: &mut usize, mut moved: usize) {
     while moved > 0 {
         let step = moved.min(spans[*first].bytes);
         spans[*first] = spans[*first].skip(step);
@@ -234,7 +249,7 @@ pub(super) fn advance(spans: &mut [Span], first: &mut usize, mut moved: usize) {
 }
 
 /// Memory of this thread.
-pub(super) fn span_of(bytes: &mut [u8]) -> Span {
+pub(in crate::wire) fn span_of(bytes: &mut [u8]) -> Span {
     Span { start: std::ptr::NonNull::from(&mut *bytes).cast(), bytes: bytes.len() }
 }
 
