@@ -5,6 +5,7 @@ mod by_order;
 mod frames;
 mod hostile;
 mod nixl;
+mod nixl_processes;
 mod runs;
 mod shared;
 mod suite;
