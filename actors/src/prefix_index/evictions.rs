@@ -68,8 +68,19 @@ impl EvictOp {
 }
 
 impl Index {
-    /// Gives pages back to the allocator; nothing reads or writes them.
-    pub(super) fn free(&mut self, now: Time, l1: Vec<PageId>, l2: Vec<Placed>, then: FreeThen, out: &mut Vec<Effect>) {
+    /// Gives pages back to the allocator; nothing reads or writes them. Slots that it has not been told are taken wait
+    /// until it has.
+    pub(super) fn free(
+        &mut self,
+        now: Time,
+        l1: Vec<PageId>,
+        mut l2: Vec<Placed>,
+        then: FreeThen,
+        out: &mut Vec<Effect>,
+    ) {
+        if !self.recovery.is_rebuilt() {
+            self.recovery.frees_later(std::mem::take(&mut l2));
+        }
         if l1.is_empty() && l2.is_empty() && matches!(then, FreeThen::Nothing) {
             return;
         }

@@ -22,6 +22,8 @@ pub(super) struct Recovery {
     restore: OpId,
     /// Rows of a restarted rank that the allocator is asked to take.
     adopting: BTreeMap<OpId, Adopting>,
+    /// Slots that are given back when the allocator has been told that they are taken.
+    early: Vec<Placed>,
     times: Times,
 }
 
@@ -73,6 +75,7 @@ impl Recovery {
             parts: VecDeque::new(),
             restore: OpId::default(),
             adopting: BTreeMap::new(),
+            early: Vec::new(),
             times: Times::default(),
         }
     }
@@ -109,6 +112,11 @@ impl Recovery {
             Phase::Reading | Phase::Restoring => false,
             Phase::Closed | Phase::Opening | Phase::Serving => true,
         }
+    }
+
+    /// These slots are given back once the allocator knows what the tree held.
+    pub(super) fn frees_later(&mut self, slots: Vec<Placed>) {
+        self.early.extend(slots);
     }
 
     /// Records of `rank` leave L2.
@@ -231,6 +239,8 @@ impl Index {
             None => {
                 self.recovery.phase = Phase::Closed;
                 self.recovery.times.rebuilt = now;
+                let early = std::mem::take(&mut self.recovery.early);
+                self.free(now, Vec::new(), early, FreeThen::Nothing, out);
                 self.open_lanes_if_proven(now, out);
             }
         }

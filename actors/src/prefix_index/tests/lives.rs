@@ -117,6 +117,27 @@ fn records_shown_by_a_life_that_is_over_do_not_enter() {
 }
 
 #[test]
+fn a_record_that_leaves_while_the_allocator_is_told_is_freed_when_it_knows() {
+    let mut script = Script::deaf(IndexConfig::new(manifest(1), 65, 8));
+    let (path, mut out) = (keys(1, 2), Vec::new());
+    script.index.start(script.now, &mut out);
+    script.hello(RANK, 8);
+    let rows = vec![row(&path, 0, 3), row(&path, 1, 5)];
+    script.news_from_rank(OpId::default(), InventoryPart { cursor: 0, rows, next: u32::MAX }.into());
+    let restore = script.op_of("restore");
+    script
+        .news_from_rank(OpId::default(), Damaged { rank: Rank(0), slot: 3, component: "target.kv".to_owned() }.into());
+    assert_eq!(script.count_of("free"), 0, "a free that overtakes the restore is refused, and the slot is lost");
+    script.news(Address::Allocator, restore, Restored { part: 0 }.into());
+    assert_eq!(script.count_of("free"), 1);
+    let freed = script.sent.iter().find_map(|(_, msg)| match msg {
+        Outgoing::Allocator(AllocatorIn::Free(free)) => Some(free.l2.0.clone()),
+        _ => None,
+    });
+    assert_eq!(freed, Some(vec![HostSlot(5)]), "what stands behind a damaged record");
+}
+
+#[test]
 fn of_a_restarted_rank_only_what_its_new_life_shows_is_served() {
     let mut script = Script::serving(8);
     let (p, q, r) = (keys(1, 4), keys(2, 1), keys(3, 1));
