@@ -10,7 +10,8 @@ use crate::machine::{Effect, Trace};
 use crate::protocol::{Rank, Tier, Time};
 
 impl Index {
-    /// Frees L1 pages that have an L2 copy, and backs up those that have none: they go when that commits.
+    /// Frees L1 pages that have an L2 copy, and backs up those that have none: they go when that commits. What stands
+    /// behind a quarantined record can have no copy, and goes without one.
     pub(super) fn write_back(
         &mut self,
         now: Time,
@@ -20,7 +21,7 @@ impl Index {
         out: &mut Vec<Effect>,
     ) -> (u32, u32) {
         let (mut collateral, mut pending) = (0, 0);
-        let mut waiting = BTreeSet::new();
+        let (mut waiting, mut barred) = (BTreeSet::new(), BTreeSet::new());
         let mut looks = PrefixTree::LOOK_PAGES_MAX;
         for _ in 0..VICTIMS_MAX {
             let short = (0..).zip(wants.iter()).filter(|(_, want)| **want > 0);
@@ -30,7 +31,15 @@ impl Index {
             let in_front = || self.tree.leaf_in_front(Tier::L1, wants, &mut looks);
             let Some(leaf) = first.or_else(in_front).filter(|leaf| !waiting.contains(leaf)) else { break };
             let view = self.tree.page(leaf);
-            let barred = view.parent.is_some_and(|parent| self.tree.page(parent).is_quarantined);
+            let mut wanted = wants.to_vec();
+            let (chain, empties) = match view.l2.is_some() || barred.contains(&leaf) {
+                true => (Vec::new(), 0),
+                false => self.idle_chain(leaf, &mut wanted),
+            };
+            if self.is_behind_quarantined(&chain) {
+                barred.extend(chain.iter().copied());
+            }
+            let barred = barred.contains(&leaf);
             if view.l2.is_some() || barred {
                 let page = self.tree.clear_l1(leaf);
                 let lane = usize::from(page.owner(self.config.cp_size()).0);
@@ -41,7 +50,7 @@ impl Index {
                 victims.push(Victim { key: view.key, copy: TakenCopy::L1(page), is_elsewhere, is_collateral });
                 continue;
             }
-            let (chain, empties) = self.idle_chain(leaf, wants);
+            wants.copy_from_slice(&wanted);
             match self.backup_computed(now, &chain, empties, trace, out) {
                 Some(_) => pending += empties,
                 // Another backup of it has not ended.
@@ -51,6 +60,12 @@ impl Index {
             }
         }
         (collateral, pending)
+    }
+
+    /// Whether the page before the first of these is a quarantined record.
+    fn is_behind_quarantined(&self, chain: &[NodeId]) -> bool {
+        let parent = chain.first().and_then(|head| self.tree.page(*head).parent);
+        parent.is_some_and(|parent| self.tree.page(parent).is_quarantined)
     }
 
     /// The leaf and the pages above it that L2 lacks, from the top down, since no page can stand in L2 without

@@ -66,6 +66,36 @@ fn nothing_is_copied_to_stand_behind_a_damaged_record() {
 }
 
 #[test]
+fn whatever_stands_behind_a_damaged_record_leaves_l1_without_a_copy() {
+    let config = IndexConfig {
+        compute_tokens_min: 0,
+        write_policy: crate::prefix_index::WritePolicy::WriteBack,
+        ..IndexConfig::new(manifest(1), 65, 8)
+    };
+    let mut script = Script::of(config);
+    let path = keys(1, 3);
+    let first = script.open(&path[..1]);
+    script.compute(first, 1, 0..1, true);
+    script.close(first, 1);
+    script.evict(1, 1);
+    let backup = script.op_of("backup");
+    script.back_up(backup, 0..1);
+    script.take_frees();
+    assert_eq!(script.probe(&path), Probed { l1: 0, l2: 1 });
+    let second = script.ask(open(&path, 192));
+    let load = script.op_of("load");
+    let pages = Pages(vec![PageId(9), PageId(10), PageId(11)]);
+    script.news(Address::Loader, load, LoadStarted { pages, ring_slot: 0, base: 0 }.into());
+    script.news(Address::Loader, load, LoadEnded { ok: true }.into());
+    script.compute(second, 2, 1..3, true);
+    script.close(second, 2);
+    damage(&mut script, 0);
+    let backups = script.count_of("backup");
+    assert_eq!(script.evict(1, 3).freed, [3], "the tail is two pages behind the record");
+    assert_eq!((script.count_of("backup"), script.counter("index.cached_l1")), (backups, 0));
+}
+
+#[test]
 fn a_flush_says_what_it_kept_of_what_it_was_asked_for() {
     let mut script = Script::serving(8);
     let (one, two) = (keys(1, 2), keys(2, 3));
