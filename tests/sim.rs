@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hicached_actors::faults::Fault;
-use hicached_sim::{Options, Report, run};
+use hicached_sim::{Options, Report, TransferStats, run};
 
 /// Machine steps of one seed.
 const STEPS_OF_SEED: u64 = 10_000;
@@ -71,18 +71,69 @@ fn two_million_steps_find_nothing() {
 }
 
 #[test]
+fn two_million_steps_with_transfers_find_nothing() {
+    let steps = AtomicU64::new(0);
+    let reports = run_seeds(
+        |seed| Options { transfers: true, ..Options::new(seed, STEPS_OF_SEED) },
+        |report| {
+            steps.fetch_add(report.steps, Ordering::Relaxed) + report.steps < 2_000_000 && report.violation.is_none()
+        },
+    );
+    let found: Vec<String> =
+        reports.iter().filter(|report| report.violation.is_some()).map(ToString::to_string).collect();
+    let steps: u64 = reports.iter().map(|report| report.steps).sum();
+    println!("{steps} steps of {} seeds", reports.len());
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(steps >= 2_000_000);
+    let sum = |of: fn(&TransferStats) -> u64| reports.iter().map(|report| of(&report.transfers)).sum::<u64>();
+    for (what, total) in [
+        ("requests", sum(|stats| stats.requests)),
+        ("transfers done", sum(|stats| stats.done)),
+        ("transfers with a prefix that is there", sum(|stats| stats.with_prefix)),
+        ("transfers with a last page that is not full", sum(|stats| stats.with_tail)),
+        ("aborted transfers", sum(|stats| stats.aborted)),
+        ("failed transfers", sum(|stats| stats.failed)),
+        ("repeated transfers", sum(|stats| stats.repeated)),
+        ("opens of lower attempts", sum(|stats| stats.ghosts)),
+        ("deaths where pages are sent during a transfer", sum(|stats| stats.deaths[0])),
+        ("deaths where pages are received during a transfer", sum(|stats| stats.deaths[1])),
+        ("broken connections", sum(|stats| stats.broken)),
+        ("refused frames", sum(|stats| stats.frames_refused)),
+        ("pushes that took too long", sum(|stats| stats.overdue)),
+        ("pushes that are not as complete as they say", sum(|stats| stats.lies)),
+        ("loads of groups that hand over", reports.iter().map(|report| report.stats.loads).sum()),
+        ("backups of groups that hand over", reports.iter().map(|report| report.stats.backups).sum()),
+    ] {
+        println!("{what}: {total}");
+        assert!(total > 20, "a world in which {what} happen {total} times proves little");
+    }
+}
+
+#[test]
 fn the_same_seed_twice_gives_the_same_trace() {
-    for seed in first_seed()..first_seed() + 8 {
-        let options = Options::new(seed, 3_000);
-        let (once, twice) = (run(&options), run(&options));
-        assert_eq!(once, twice);
-        assert_ne!(once.trace_hash, run(&Options::new(seed + 100, 3_000)).trace_hash);
+    for transfers in [false, true] {
+        for seed in first_seed()..first_seed() + 8 {
+            let of = |seed| Options { transfers, ..Options::new(seed, 3_000) };
+            let (once, twice) = (run(&of(seed)), run(&of(seed)));
+            assert_eq!(once, twice);
+            assert_ne!(once.trace_hash, run(&of(seed + 100)).trace_hash);
+        }
     }
 }
 
 /// The fault is found by one of `checkers` within so many seeds.
 fn is_found(fault: Fault, checkers: &[&str], seeds: u64) {
-    let options = |seed| Options { fault, quiet: true, ..Options::new(seed, 4_000) };
+    is_found_in(Options { fault, ..Options::new(0, 4_000) }, checkers, seeds);
+}
+
+/// The same in the world of two groups.
+fn is_found_in_transfers(fault: Fault, checkers: &[&str], seeds: u64) {
+    is_found_in(Options { fault, transfers: true, ..Options::new(0, 6_000) }, checkers, seeds);
+}
+
+fn is_found_in(options: Options, checkers: &[&str], seeds: u64) {
+    let fault = options.fault;
+    let options = |seed| Options { seed, quiet: true, ..options.clone() };
     let last = first_seed() + seeds;
     let reports = run_seeds(options, |report| report.violation.is_none() && report.seed + 2 < last);
     let found: Vec<_> = reports.iter().filter_map(|report| report.violation.as_ref()).collect();
@@ -130,4 +181,24 @@ fn a_seal_that_outlives_its_page_is_found() {
 #[test]
 fn acknowledgements_of_another_attempt_or_life_are_found() {
     is_found(Fault::StaleAttemptAccepted, &["B5", "B6", "B10", "E1", "invariant"], 150);
+}
+
+#[test]
+fn pages_of_a_transfer_that_a_timer_frees_are_found() {
+    is_found_in_transfers(Fault::TransferFreedByTimer, &["C6"], 150);
+}
+
+#[test]
+fn a_count_of_arrivals_that_is_taken_for_the_set_is_found() {
+    is_found_in_transfers(Fault::TransferCountForSet, &["E1", "B5", "B6"], 150);
+}
+
+#[test]
+fn positions_of_a_transfer_that_are_off_by_one_are_found() {
+    is_found_in_transfers(Fault::TransferPositionOffByOne, &["E1", "B5", "B6"], 40);
+}
+
+#[test]
+fn messages_of_an_older_attempt_of_a_transfer_are_found() {
+    is_found_in_transfers(Fault::StaleTransferAccepted, &["C6", "C7", "C8", "E1", "invariant"], 150);
 }

@@ -18,6 +18,9 @@ pub(super) struct SimArgs {
     /// Machine steps of each seed before everything is asked to end
     #[arg(long, default_value_t = 20_000, value_name = "N")]
     steps: u64,
+    /// Two groups: one computes prompts and hands them over, the other one decodes
+    #[arg(long)]
+    transfers: bool,
     /// End with one JSON object
     #[arg(long)]
     json: bool,
@@ -29,6 +32,8 @@ struct Found {
     seed: u64,
     seeds: u64,
     steps: u64,
+    /// Handovers whose pages came over.
+    transfers: u64,
     violations: Vec<FoundViolation>,
 }
 
@@ -44,9 +49,10 @@ pub(super) fn run(args: &SimArgs) -> Result<(), Failure> {
     let mut found = Found { seed: args.seed, seeds: args.seeds, ..Found::default() };
     let progress = Progress::new("seeds", args.seeds);
     for done in 0..args.seeds {
-        let options = Options::new(args.seed.wrapping_add(done), args.steps);
+        let options = Options { transfers: args.transfers, ..Options::new(args.seed.wrapping_add(done), args.steps) };
         let report = hicached_sim::run(&options);
         found.steps += report.steps;
+        found.transfers += report.transfers.done;
         if let Some(violation) = report.violation {
             let (checker, detail) = (violation.checker.to_string(), violation.detail.to_string());
             found.violations.push(FoundViolation { seed: options.seed, checker, detail, command: options.command() });
@@ -57,8 +63,10 @@ pub(super) fn run(args: &SimArgs) -> Result<(), Failure> {
     if args.json {
         print_json(&found)?;
     } else {
-        let Found { seed, seeds, steps, violations } = &found;
-        print(&format!("{seeds} seeds from {seed}: {steps} machine steps, {} violations", violations.len()))?;
+        let Found { seed, seeds, steps, transfers, violations } = &found;
+        let transfers = if args.transfers { format!("{transfers} transfers, ") } else { String::new() };
+        let violations = violations.len();
+        print(&format!("{seeds} seeds from {seed}: {steps} machine steps, {transfers}{violations} violations"))?;
     }
     match found.violations.first() {
         None => Ok(()),

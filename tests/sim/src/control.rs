@@ -23,6 +23,8 @@ pub trait Actor {
     fn check(&self);
     /// Named figures.
     fn counters(&self) -> Vec<(&'static str, u64)>;
+    /// Figures of each rank apart.
+    fn rank_counters(&self) -> Vec<(String, u64)>;
     /// The machine itself.
     fn machine(&self) -> &dyn Any;
 }
@@ -48,6 +50,10 @@ impl<M: Machine + 'static> Actor for Host<M> {
         Self::counters(self)
     }
 
+    fn rank_counters(&self) -> Vec<(String, u64)> {
+        self.machine.rank_counters()
+    }
+
     fn machine(&self) -> &dyn Any {
         &self.machine
     }
@@ -64,6 +70,11 @@ impl Control {
     /// A group of these actors.
     pub fn new(life: Incarnation, actors: impl IntoIterator<Item = (Address, Box<dyn Actor>)>) -> Self {
         Self { life, actors: actors.into_iter().collect() }
+    }
+
+    /// One more actor in it.
+    pub(crate) fn host(&mut self, at: Address, actor: Box<dyn Actor>) {
+        self.actors.insert(at, actor);
     }
 
     /// Everybody in it.
@@ -103,6 +114,11 @@ impl Control {
     pub fn figure(&self, at: Address, name: &str) -> u64 {
         let figures = self.actors.get(&at).map(|actor| actor.counters()).unwrap_or_default();
         figures.iter().find(|(of, _)| *of == name).map_or(0, |(_, value)| *value)
+    }
+
+    /// What one actor tells of each rank apart.
+    pub fn rank_figures(&self, at: Address) -> Vec<(String, u64)> {
+        self.actors.get(&at).map(|actor| actor.rank_counters()).unwrap_or_default()
     }
 
     /// All figures of one actor.

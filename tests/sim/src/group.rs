@@ -8,6 +8,8 @@ use hicached_actors::loader::{Loader, LoaderConfig};
 use hicached_actors::machine::Machine;
 use hicached_actors::prefix_index::{Index, IndexConfig, WritePolicy};
 use hicached_actors::protocol::{Address, Tier};
+use hicached_actors::receiver::{Receiver, ReceiverConfig};
+use hicached_actors::sender::{Sender, SenderConfig};
 use hicached_actors::writer::{Writer, WriterConfig};
 
 use crate::control::{Actor, Control};
@@ -18,6 +20,31 @@ use crate::world::{Birth, MakeControl, PAYLOAD_BYTES_MAX, Sim};
 /// Makes control groups with a fault planted in their machines.
 pub(crate) fn maker(fault: Fault) -> MakeControl {
     Box::new(move |sizes, birth| control(sizes, birth, planted(fault)))
+}
+
+/// How long handovers are waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    /// From the first word of a transfer to the last.
+    pub(crate) wait_ms: u64,
+    /// One push, the time in its queue left out.
+    pub(crate) deadline_ms: u64,
+}
+
+/// Makes control groups of this name that hand over and take over, with a fault planted in their machines.
+pub(crate) fn maker_of_pair(fault: Fault, name: &'static str, patience: Patience) -> MakeControl {
+    Box::new(move |sizes, birth| {
+        let (faults, manifest) = (planted(fault), Layout::new(sizes).manifest);
+        let (mut control, first) = control(sizes, birth, faults);
+        let Patience { wait_ms: wait_ms_max, deadline_ms } = patience;
+        let sender = SenderConfig { wait_ms_max, deadline_ms, faults, ..SenderConfig::new(name.into(), &manifest) };
+        let receiver = ReceiverConfig { wait_ms_max, faults, ..ReceiverConfig::new(&manifest) };
+        let sender = Sender::new(sender, birth.life, birth.seed ^ 5);
+        let receiver = Receiver::new(receiver, birth.seed ^ 6);
+        control.host(Address::Sender, hosted(sender, Address::Sender, birth));
+        control.host(Address::Receiver, hosted(receiver, Address::Receiver, birth));
+        (control, first)
+    })
 }
 
 #[cfg(feature = "planted-faults")]
@@ -104,6 +131,15 @@ pub(crate) fn leaks(sim: &Sim) -> Vec<String> {
         }
     }
     let index = index(sim);
+    let figure = |at, name: &str| sim.control.figure(at, name);
+    let sender = ["sender.running", "sender.peers"].map(|name| figure(Address::Sender, name));
+    let receiver = ["receiver.running", "receiver.offers"].map(|name| figure(Address::Receiver, name));
+    if [sender, receiver] != [[0; 2]; 2] {
+        left.push(format!("sender and receiver have {sender:?} and {receiver:?} transfers and peers or offers"));
+    }
+    if let Some(rank) = sim.ranks.iter().position(|rank| !rank.has_no_transfers()) {
+        left.push(format!("rank {rank} sends, or lets land"));
+    }
     if index.in_flight() > 0 || !index.private_pages().is_empty() {
         left.push(format!("the index has {} in flight and {:?}", index.in_flight(), index.private_pages()));
     }

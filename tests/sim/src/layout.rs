@@ -103,7 +103,12 @@ impl Layout {
 
     /// Whether `bytes` are those of the page in part `part`, as far as its tokens reach.
     pub fn is_right(&self, part: usize, text: &PageText<'_>, bytes: &[u8]) -> bool {
-        let tokens = text.tokens.len().min(self.page_tokens as usize);
+        self.is_right_before(part, text, self.page_tokens, bytes)
+    }
+
+    /// The same of the first `tokens` tokens of the page.
+    pub fn is_right_before(&self, part: usize, text: &PageText<'_>, tokens: u32, bytes: &[u8]) -> bool {
+        let tokens = text.tokens.len().min(tokens as usize);
         bytes.iter().take(tokens).enumerate().all(|(slot, byte)| *byte == self.byte(part, text, slot))
     }
 }

@@ -14,6 +14,7 @@ mod layout;
 mod memory;
 mod mix;
 mod net;
+mod pair;
 mod rank;
 mod run;
 mod script;
@@ -21,6 +22,7 @@ mod spans;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod wire;
 mod world;
 
 pub use chance::Chance;
@@ -31,7 +33,8 @@ pub use group::machines;
 pub use layout::{Layout, Part};
 pub use memory::{Memory, Pool, Row};
 pub use mix::{Mix, Sizes, Write};
-pub use net::{Hold, Net, Stats};
+pub use net::{Hold, Net, Stats, TransferStats};
+pub use pair::{Pair, PairScript};
 pub use rank::RankProcess;
 pub use run::{Options, Report, heard, run};
 pub use script::{Prompt, Script};

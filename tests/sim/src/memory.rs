@@ -173,6 +173,19 @@ impl Memory {
         self.mapped_by(rank).parts[part][to].copy_from_slice(&bytes);
     }
 
+    /// Bytes of one part of a page, as its rank has them mapped.
+    pub fn read(&mut self, page: PageId, part: usize) -> Vec<u8> {
+        let at = self.l1_range(page, part);
+        self.mapped_by(usize::from(page.owner(self.layout.cp).0)).parts[part][at].to_vec()
+    }
+
+    /// Writes the first bytes of one part of a page, as its rank has it mapped.
+    pub fn land(&mut self, page: PageId, part: usize, bytes: &[u8]) {
+        let at = self.l1_range(page, part);
+        let mapped = self.mapped_by(usize::from(page.owner(self.layout.cp).0));
+        mapped.parts[part][at][..bytes.len()].copy_from_slice(bytes);
+    }
+
     /// A rank is about to write a page: it holds anything.
     pub fn poison(&mut self, page: PageId, part: usize) {
         let at = self.l1_range(page, part);
@@ -181,7 +194,13 @@ impl Memory {
 
     /// The first part in which a page of L1 differs from what it stands for.
     pub fn l1_wrong(&self, page: PageId, text: &PageText<'_>) -> Option<usize> {
-        (0..self.layout.parts.len()).find(|part| !self.layout.is_right(*part, text, self.l1(page, *part)))
+        self.l1_wrong_before(page, text, self.layout.page_tokens)
+    }
+
+    /// The first part in which the first `tokens` tokens of a page of L1 differ from what it stands for.
+    pub fn l1_wrong_before(&self, page: PageId, text: &PageText<'_>, tokens: u32) -> Option<usize> {
+        let is_right = |part: &usize| self.layout.is_right_before(*part, text, tokens, self.l1(page, *part));
+        (0..self.layout.parts.len()).find(|part| !is_right(part))
     }
 
     /// The first part in which a record differs from what it stands for.

@@ -10,6 +10,8 @@ use hicached_actors::protocol::{Address, OpId, Rank, Time};
 
 use crate::chance::Chance;
 use crate::mix::Mix;
+use crate::rank::PushKey;
+use crate::wire::Passing;
 
 /// Something that will happen.
 #[derive(Clone, Debug)]
@@ -32,6 +34,14 @@ pub enum Event {
     Fault,
     /// A cut heals.
     Heal(Address, Address),
+    /// The frame that a life of a rank is sending leaves.
+    Push(Rank, u32),
+    /// The time of a push may be over.
+    Overdue(Rank, u32, PushKey),
+    /// The frame that a life of a rank is writing is written.
+    Land(Rank, u32, u64),
+    /// Something arrives on the wire between two groups.
+    Wire(Passing),
 }
 
 /// Bytes on their way.
@@ -116,6 +126,70 @@ pub struct Stats {
     pub evictions: u64,
 }
 
+impl Stats {
+    /// These and those of another group.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            delivered: self.delivered + other.delivered,
+            drops: self.drops + other.drops,
+            repeats: self.repeats + other.repeats,
+            partitions: self.partitions + other.partitions,
+            rank_deaths: self.rank_deaths + other.rank_deaths,
+            engine_deaths: self.engine_deaths + other.engine_deaths,
+            control_deaths: self.control_deaths + other.control_deaths,
+            deaths_while_sending: self.deaths_while_sending + other.deaths_while_sending,
+            opens: self.opens + other.opens,
+            l1_hits: self.l1_hits + other.l1_hits,
+            l2_hits: self.l2_hits + other.l2_hits,
+            loads: self.loads + other.loads,
+            loads_failed: self.loads_failed + other.loads_failed,
+            backups: self.backups + other.backups,
+            refusals: self.refusals + other.refusals,
+            steps: self.steps + other.steps,
+            closes: self.closes + other.closes,
+            aborts: self.aborts + other.aborts,
+            pages_checked: self.pages_checked + other.pages_checked,
+            evictions: self.evictions + other.evictions,
+        }
+    }
+}
+
+/// Counts of handovers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransferStats {
+    /// Requests that both groups served together.
+    pub requests: u64,
+    /// Attempts whose pages came over.
+    pub done: u64,
+    /// Pages that came over.
+    pub pages: u64,
+    /// Of the attempts that came over: with a prefix that decode had.
+    pub with_prefix: u64,
+    /// Of those: with a last page that was not full.
+    pub with_tail: u64,
+    /// Attempts that came to nothing.
+    pub failed: u64,
+    /// Attempts above the first.
+    pub repeated: u64,
+    /// Attempts that one side gave up while it ran.
+    pub aborted: u64,
+    /// Opens by an attempt below one that was opened before.
+    pub ghosts: u64,
+    /// Deaths in the group that sends, and in the one that receives, while an attempt ran.
+    pub deaths: [u64; 2],
+    /// Frames that crossed the wire.
+    pub frames: u64,
+    /// Frames that were refused where they arrived.
+    pub frames_refused: u64,
+    /// Connections that broke.
+    pub broken: u64,
+    /// Pushes that took too long.
+    pub overdue: u64,
+    /// Pushes said to be complete that were not.
+    pub lies: u64,
+}
+
 /// Virtual time, the queue and the bus.
 #[derive(Debug)]
 pub struct Net {
@@ -127,6 +201,8 @@ pub struct Net {
     pub mix: Mix,
     /// Counts.
     pub stats: Stats,
+    /// Counts of handovers.
+    pub transfers: TransferStats,
     /// Hash of everything delivered so far.
     pub trace_hash: u64,
     queue: BinaryHeap<Entry>,
@@ -154,6 +230,7 @@ impl Net {
             chance,
             mix,
             stats: Stats::default(),
+            transfers: TransferStats::default(),
             trace_hash: 0,
             queue: BinaryHeap::new(),
             made: 0,
@@ -186,6 +263,11 @@ impl Net {
         Some(entry.event)
     }
 
+    /// When the next event happens.
+    pub fn next_at(&self) -> Option<Time> {
+        self.queue.peek().map(|entry| entry.at)
+    }
+
     /// Messages of the group on their way.
     pub fn in_flight(&self) -> usize {
         self.queue.iter().filter(|entry| matches!(entry.event, Event::Deliver(_))).count()
@@ -196,7 +278,7 @@ impl Net {
         let to = match parcel.to {
             Dest::Actor(address) => To::Actor(address),
             Dest::Reply(reply) => To::Request(reply.0.parse().unwrap_or(0)),
-            // No other group lives in this world.
+            // The world of two groups carries it between them.
             Dest::Peer(..) => return,
             Dest::Events => To::Events,
         };

@@ -10,7 +10,8 @@ use crate::checks::Violation;
 use crate::engine::traffic::Load;
 use crate::group;
 use crate::mix::{Mix, Sizes};
-use crate::net::Stats;
+use crate::net::{Stats, TransferStats};
+use crate::pair;
 use crate::world::{Birth, Heard, Sim};
 
 /// What a run is asked for.
@@ -26,6 +27,8 @@ pub struct Options {
     pub mix: Option<Mix>,
     /// The sizes, when they are not the seed's.
     pub sizes: Option<Sizes>,
+    /// Two groups, one of which hands its prompts over; sizes and mix are the seed's.
+    pub transfers: bool,
     /// Says every message on standard error.
     pub traced: bool,
     /// Says nothing on failure.
@@ -45,17 +48,21 @@ pub struct Report {
     pub violation: Option<Violation>,
     /// Counts.
     pub stats: Stats,
+    /// Counts of handovers.
+    pub transfers: TransferStats,
 }
 
 impl Options {
     /// A run of `steps` machine steps of `seed`.
     pub const fn new(seed: u64, steps: u64) -> Self {
-        Self { seed, steps, fault: Fault::None, mix: None, sizes: None, traced: false, quiet: false }
+        let (fault, mix, sizes) = (Fault::None, None, None);
+        Self { seed, steps, fault, mix, sizes, transfers: false, traced: false, quiet: false }
     }
 
     /// The command that repeats this run.
     pub fn command(&self) -> String {
-        format!("hicached sim --seed {} --steps {}", self.seed, self.steps)
+        let transfers = if self.transfers { " --transfers" } else { "" };
+        format!("hicached sim --seed {} --steps {}{transfers}", self.seed, self.steps)
     }
 }
 
@@ -66,7 +73,7 @@ impl fmt::Display for Report {
             None => write!(f, "nothing found")?,
             Some(violation) => write!(f, "{}: {}", violation.checker, violation.detail)?,
         }
-        write!(f, "; {:?}", self.stats)
+        write!(f, "; {:?}, {:?}", self.stats, self.transfers)
     }
 }
 
@@ -91,6 +98,9 @@ fn world(options: &Options) -> (Sim, Sizes, Mix) {
 
 /// Runs one seed to its end.
 pub fn run(options: &Options) -> Report {
+    if options.transfers {
+        return pair::run(options);
+    }
     let (mut sim, sizes, mix) = world(options);
     let violation = live(&mut sim, options.steps).err();
     if let Some(violation) = &violation
@@ -98,16 +108,21 @@ pub fn run(options: &Options) -> Report {
     {
         eprintln!("{}: {}", violation.checker, violation.detail);
         eprintln!("at {:?} after {} steps, {sizes:?}, {mix:?}", sim.net.now, sim.steps);
-        for at in sim.control.addresses() {
-            let figures = sim.control.figures(at);
-            let told: Vec<String> =
-                figures.iter().filter(|(_, value)| *value > 0).map(|(name, value)| format!("{name} {value}")).collect();
-            eprintln!("{at}: {}", told.join(", "));
-        }
+        tell_figures(&sim);
         eprintln!("reproduce: {}", options.command());
     }
     let (steps, trace_hash, stats) = (sim.steps, sim.net.trace_hash, sim.net.stats);
-    Report { seed: options.seed, steps, trace_hash, violation, stats }
+    Report { seed: options.seed, steps, trace_hash, violation, stats, transfers: TransferStats::default() }
+}
+
+/// Says what the machines of a group have counted, on standard error.
+pub(crate) fn tell_figures(sim: &Sim) {
+    for at in sim.control.addresses() {
+        let figures = sim.control.figures(at);
+        let told: Vec<String> =
+            figures.iter().filter(|(_, value)| *value > 0).map(|(name, value)| format!("{name} {value}")).collect();
+        eprintln!("{at}: {}", told.join(", "));
+    }
 }
 
 /// Faults, then traffic without faults, then the end.
@@ -123,65 +138,63 @@ fn live(sim: &mut Sim, steps: u64) -> Result<(), Violation> {
     sim.end()
 }
 
+/// What can be run to its end: a group, or two of them.
+pub(crate) trait World {
+    /// Lets the next event happen, not later than `until`; `false` when there is none.
+    ///
+    /// # Errors
+    /// What must never be.
+    fn happen(&mut self, until: Time) -> Result<bool, Violation>;
+
+    /// What the clock says.
+    fn now(&self) -> Time;
+
+    /// Its groups.
+    fn groups(&self) -> Vec<&Sim>;
+
+    /// One of them.
+    fn group(&mut self, at: usize) -> &mut Sim;
+
+    /// Whether every request has ended.
+    fn is_idle(&self) -> bool;
+
+    /// One line about everything that has not ended, for a failure of liveness.
+    fn unfinished(&self) -> String;
+}
+
+impl World for Sim {
+    fn happen(&mut self, until: Time) -> Result<bool, Violation> {
+        Self::happen(self, until)
+    }
+
+    fn now(&self) -> Time {
+        self.net.now
+    }
+
+    fn groups(&self) -> Vec<&Sim> {
+        vec![self]
+    }
+
+    fn group(&mut self, _at: usize) -> &mut Sim {
+        self
+    }
+
+    fn is_idle(&self) -> bool {
+        self.is_at_rest()
+    }
+
+    fn unfinished(&self) -> String {
+        Self::unfinished(self)
+    }
+}
+
 impl Sim {
     /// Lets everything end, gives every page up, and checks that nothing is left (E2).
     ///
     /// # Errors
     /// What has not ended, or what is left.
     pub fn end(&mut self) -> Result<(), Violation> {
-        self.until_ended()?;
-        self.until_flushed()?;
-        // A reservation whose answer was lost is asked about when it is a minute old, and an op whose answer was lost
-        // ends with the next repeat of what it waits for.
-        let until = self.net.now.plus_ms(END_MS);
-        loop {
-            let (left, said) = (group::leaks(self), self.spans.all_said());
-            if left.is_empty() && said.is_ok() {
-                return Ok(());
-            }
-            if !self.happen(until)? {
-                return if left.is_empty() { said } else { Err(Violation { checker: "E2", detail: left.join("; ") }) };
-            }
-        }
-    }
-
-    fn until_ended(&mut self) -> Result<(), Violation> {
-        let until = self.net.now.plus_ms(END_MS);
-        while !self.is_idle() {
-            if !self.happen(until)? || self.net.now >= until {
-                return Err(Violation { checker: "liveness", detail: self.unfinished() });
-            }
-        }
-        Ok(())
-    }
-
-    fn is_idle(&self) -> bool {
-        let asks = self.engine.pending.values();
-        let heartbeat = |pending: &crate::engine::Pending| matches!(pending.ask, crate::engine::Ask::Heartbeat(_));
-        self.engine.is_ready(&self.memory.layout)
-            && self.engine.sessions.is_empty()
-            && self.engine.steps.is_empty()
-            && asks.filter(|pending| !heartbeat(pending)).count() == 0
-    }
-
-    fn until_flushed(&mut self) -> Result<(), Violation> {
-        for mut pin in std::mem::take(&mut self.pins) {
-            pin.on = false;
-            self.request(pin.into())?;
-        }
-        let mut last = None;
-        for _ in 0..FLUSHES_MAX {
-            let flush = |quarantined| Flush { tier: 0, salt: Vec::new(), prefix: Keys::default(), quarantined };
-            self.request(flush(true).into())?;
-            let answer = self.request(flush(false).into())?;
-            if let Answer::Flushed(Flushed { l1_kept: 0, l2_kept: 0, in_flight: 0, .. }) = &answer {
-                return Ok(());
-            }
-            last = Some(answer);
-            let until = self.net.now.plus_ms(500);
-            while self.happen(until)? {}
-        }
-        Err(Violation { checker: "liveness", detail: format!("a flush keeps on keeping: {last:?}") })
+        end(self)
     }
 
     /// Asks the index and waits for the answer.
@@ -189,21 +202,98 @@ impl Sim {
     /// # Errors
     /// What must never be, or no answer within a minute.
     pub fn request(&mut self, request: Request) -> Result<Answer, Violation> {
-        let what = request.code();
-        let number = self.engine.plain(&mut self.net, request);
-        let until = self.net.now.plus_ms(END_MS);
-        loop {
-            if let Some(answer) = self.engine.plain.remove(&number) {
-                return Ok(answer);
-            }
-            if !self.happen(until)? {
-                return Err(Violation { checker: "liveness", detail: format!("{what} is not answered") });
-            }
+        ask(self, 0, request)
+    }
+
+    /// Whether every session has ended and every request is answered.
+    pub(crate) fn is_at_rest(&self) -> bool {
+        let asks = self.engine.pending.values();
+        let heartbeat = |pending: &crate::engine::Pending| matches!(pending.ask, crate::engine::Ask::Heartbeat(_));
+        self.engine.is_ready(&self.memory.layout)
+            && self.engine.sessions.is_empty()
+            && self.engine.steps.is_empty()
+            && asks.filter(|pending| !heartbeat(pending)).count() == 0
+    }
+}
+
+/// Lets everything of a world end, gives every page up, and checks that nothing is left (E2).
+///
+/// # Errors
+/// What has not ended, or what is left.
+pub(crate) fn end(world: &mut impl World) -> Result<(), Violation> {
+    until_ended(world)?;
+    (0..world.groups().len()).try_for_each(|at| until_flushed(world, at))?;
+    // A reservation whose answer was lost is asked about when it is a minute old, and an op whose answer was lost
+    // ends with the next repeat of what it waits for.
+    let until = world.now().plus_ms(END_MS);
+    loop {
+        let left: Vec<String> = world.groups().into_iter().flat_map(group::leaks).collect();
+        let said = world.groups().into_iter().try_for_each(|sim| sim.spans.all_said());
+        if left.is_empty() && said.is_ok() {
+            return Ok(());
+        }
+        if !world.happen(until)? {
+            return if left.is_empty() { said } else { Err(Violation { checker: "E2", detail: left.join("; ") }) };
         }
     }
 }
 
-const FOREVER: Time = Time { ns: u64::MAX };
+fn until_ended(world: &mut impl World) -> Result<(), Violation> {
+    let until = world.now().plus_ms(END_MS);
+    while !world.is_idle() {
+        if !world.happen(until)? || world.now() >= until {
+            return Err(Violation { checker: "liveness", detail: world.unfinished() });
+        }
+    }
+    Ok(())
+}
+
+/// Takes back what operators have pinned in one group.
+pub(crate) fn unpin(world: &mut impl World, at: usize) -> Result<(), Violation> {
+    for mut pin in std::mem::take(&mut world.group(at).pins) {
+        pin.on = false;
+        ask(world, at, pin.into())?;
+    }
+    Ok(())
+}
+
+fn until_flushed(world: &mut impl World, at: usize) -> Result<(), Violation> {
+    unpin(world, at)?;
+    let mut last = None;
+    for _ in 0..FLUSHES_MAX {
+        let flush = |quarantined| Flush { tier: 0, salt: Vec::new(), prefix: Keys::default(), quarantined };
+        ask(world, at, flush(true).into())?;
+        let answer = ask(world, at, flush(false).into())?;
+        if let Answer::Flushed(Flushed { l1_kept: 0, l2_kept: 0, in_flight: 0, .. }) = &answer {
+            return Ok(());
+        }
+        last = Some(answer);
+        let until = world.now().plus_ms(500);
+        while world.happen(until)? {}
+    }
+    Err(Violation { checker: "liveness", detail: format!("a flush keeps on keeping: {last:?}") })
+}
+
+/// Asks the index of one group of a world and waits for the answer.
+///
+/// # Errors
+/// What must never be, or no answer within a minute.
+pub(crate) fn ask(world: &mut impl World, at: usize, request: Request) -> Result<Answer, Violation> {
+    let what = request.code();
+    let sim = world.group(at);
+    let number = sim.engine.plain(&mut sim.net, request);
+    let until = world.now().plus_ms(END_MS);
+    loop {
+        if let Some(answer) = world.group(at).engine.plain.remove(&number) {
+            return Ok(answer);
+        }
+        if !world.happen(until)? {
+            return Err(Violation { checker: "liveness", detail: format!("{what} is not answered") });
+        }
+    }
+}
+
+pub(crate) const FOREVER: Time = Time { ns: u64::MAX };
 
 /// Virtual time in which everything ends once faults have stopped: leases and the longest pauses included.
 const END_MS: u64 = 180_000;

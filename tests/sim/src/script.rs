@@ -43,6 +43,23 @@ impl Prompt {
         self
     }
 
+    /// What a session is asked to be that computes it under this root.
+    pub(crate) fn spec(&self, salt: Key) -> Spec {
+        let prompt_tokens = self.tokens.len() as u32;
+        Spec {
+            tenant: "tenant".to_owned(),
+            salt,
+            tokens: self.tokens.clone(),
+            prompt_tokens,
+            chunk_tokens: self.chunk_tokens.min(prompt_tokens),
+            draft: self.draft,
+            owners: self.owners.clone(),
+            no_match: false,
+            priority: 0,
+            handover: None,
+        }
+    }
+
     /// Owners of the pages that its open reserves.
     #[must_use]
     pub fn owned_by(mut self, owners: &[u8]) -> Self {
@@ -118,18 +135,7 @@ impl Script {
 
     /// Asks for a session without waiting; its number.
     pub fn ask_open(&mut self, prompt: &Prompt) -> u64 {
-        let tokens = prompt.tokens.len() as u32;
-        let spec = Spec {
-            tenant: "tenant".to_owned(),
-            salt: self.salt(),
-            tokens: prompt.tokens.clone(),
-            prompt_tokens: tokens,
-            chunk_tokens: prompt.chunk_tokens.min(tokens),
-            draft: prompt.draft,
-            owners: prompt.owners.clone(),
-            no_match: false,
-            priority: 0,
-        };
+        let spec = prompt.spec(self.salt());
         let layout = self.sim.memory.layout.clone();
         self.sim.engine.open(&mut self.sim.net, &layout, spec)
     }

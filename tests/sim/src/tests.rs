@@ -64,6 +64,9 @@ fn a_few_seeds_find_nothing_and_say_how_to_repeat_them() {
         let options = Options { fault: Fault::None, ..Options::new(seed, 2_000) };
         assert_eq!(options.command(), format!("hicached sim --seed {seed} --steps 2000"));
         assert_eq!(run(&options).violation, None);
+        let options = Options { transfers: true, ..options };
+        assert_eq!(options.command(), format!("hicached sim --seed {seed} --steps 2000 --transfers"));
+        assert_eq!(run(&options).violation, None);
     }
 }
 

@@ -2,7 +2,8 @@
 
 use hicached_actors::host::{Dest, Parcel};
 use hicached_actors::protocol::{
-    Address, AllocatorIn, Answer, Envelope, EvictorIn, IndexNews, LoaderIn, RankIn, Request, Time, WriterIn,
+    Address, AllocatorIn, Answer, Envelope, EvictorIn, IndexNews, LoaderIn, RankIn, ReceiverIn, Request, SenderIn,
+    Time, WriterIn,
 };
 
 use crate::net::{Message, To};
@@ -39,6 +40,8 @@ fn line(now: Time, from: Address, to: &str, bytes: &[u8]) -> String {
         "evictor" => EvictorIn::decode_body(kind, body).map(|body| format!("{body:?}")),
         "writer" => WriterIn::decode_body(kind, body).map(|body| format!("{body:?}")),
         "loader" => LoaderIn::decode_body(kind, body).map(|body| format!("{body:?}")),
+        "sender" => SenderIn::decode_body(kind, body).map(|body| format!("{body:?}")),
+        "receiver" => ReceiverIn::decode_body(kind, body).map(|body| format!("{body:?}")),
         "request" => Answer::decode_body(kind, body).map(|body| format!("{body:?}")),
         "events" => None,
         _ => RankIn::decode_body(kind, body).map(|body| format!("{body:?}")),

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use hicached_actors::host::Output;
+use hicached_actors::host::{Dest, Output, Parcel};
 use hicached_actors::protocol::{Address, Incarnation, Rank, Time};
 
 use crate::chance::Chance;
-use crate::checks::{Checks, Truths, Violation};
+use crate::checks::{Checks, Truths, Violation, transfers};
 use crate::control::{Actor, Control};
 use crate::engine::{Engine, traffic};
 use crate::layout::Layout;
@@ -76,6 +76,8 @@ pub struct Sim {
     /// What the first control incarnation began with.
     pub birth: Birth,
     pub(crate) pins: Vec<hicached_actors::protocol::Pin>,
+    /// What its machines have to say to another group, and who.
+    pub(crate) across: Vec<(Address, Parcel)>,
     checks: Checks,
     pub(crate) spans: SpanChecks,
     control_lives: u32,
@@ -109,6 +111,7 @@ impl Sim {
             heard: None,
             birth,
             pins: Vec::new(),
+            across: Vec::new(),
             checks: Checks::default(),
             spans: SpanChecks::default(),
             control_lives: 0,
@@ -137,6 +140,14 @@ impl Sim {
             Event::Restart(rank) => self.rank_restarts(rank),
             Event::Fault => self.draw_faults()?,
             Event::Heal(a, b) => self.net.heal(a, b),
+            Event::Push(rank, lives) => self.ranks[at(rank)].frame_leaves(&mut self.net, &mut self.memory, lives),
+            Event::Overdue(rank, lives, key) => self.ranks[at(rank)].overdue(&mut self.net, &self.memory, lives, key),
+            Event::Land(rank, lives, write) => {
+                let written = self.ranks[at(rank)].land(&mut self.net, &mut self.memory, lives, write);
+                written.map_or(Ok(()), |written| transfers::landed(&self.engine, &written))?;
+            }
+            // It lies between two groups.
+            Event::Wire(_) => {}
         }
         self.follow_words()?;
         Ok(true)
@@ -159,7 +170,7 @@ impl Sim {
         Ok(())
     }
 
-    fn deliver(&mut self, message: &Message) -> Result<(), Violation> {
+    pub(crate) fn deliver(&mut self, message: &Message) -> Result<(), Violation> {
         self.net.delivered(message);
         if self.traced {
             eprintln!("{}", crate::trace::arrived(self.net.now, message));
@@ -253,7 +264,10 @@ impl Sim {
             self.checks.look(to, &parcel, &truths, &mut self.net.stats)?;
             self.spans.look(to, &parcel);
             self.net.note(&parcel.bytes);
-            self.net.post(to, parcel);
+            match parcel.to {
+                Dest::Peer(..) => self.across.push((to, parcel)),
+                Dest::Actor(_) | Dest::Reply(_) | Dest::Events => self.net.post(to, parcel),
+            }
         }
         if dies {
             self.control_dies_after = None;
@@ -280,6 +294,7 @@ impl Sim {
         if self.scripted {
             self.engine.repeat_due(&mut self.net);
             self.engine.keep_alive(&mut self.net, &self.memory.layout);
+            self.engine.ask_for_pages(&mut self.net);
         } else {
             self.engine.look(&mut self.net, &mut self.memory, self.load)?;
         }

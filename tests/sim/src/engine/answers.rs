@@ -28,6 +28,15 @@ impl Engine {
                 self.closed.insert(session, closed);
             }
             (Ask::Abort(session), Answer::Done(_)) => self.end(session),
+            // It was given up while it closed.
+            (Ask::Close(session), Answer::Done(_)) | (Ask::Abort(session), Answer::Closed(_))
+                if self.hands(session) =>
+            {
+                self.end(session);
+            }
+            (Ask::Handover(session), Answer::HandedOver(handed)) => {
+                return self.handed_over(net, memory, session, &handed);
+            }
             (Ask::Heartbeat(sent), Answer::Done(_)) => self.lease_until = sent.plus_ms(self.lease_ms),
             (Ask::Plain, answer) => {
                 self.plain.insert(number, answer);
@@ -46,7 +55,8 @@ impl Engine {
         }
         self.registered |= 1 << rank;
         self.lease_ms = registered.lease_ms;
-        self.next_step = self.next_step.max(registered.next_step);
+        let next = if self.tells_launched { self.launched + 1 } else { self.next_step };
+        self.next_step = next.max(registered.next_step);
         self.lease_until = pending.since.plus_ms(self.lease_ms);
         self.heartbeat_at = net.now;
     }
@@ -76,7 +86,9 @@ impl Engine {
         net.stats.l1_hits += u64::from(opened.l1_hit > 0);
         net.stats.l2_hits += u64::from(opened.l2_hit > 0);
         let (page_tokens, load_ms) = (memory.layout.page_tokens, self.load_ms);
-        let Some(session) = self.sessions.get_mut(&number) else { return Ok(()) };
+        // One that was given up meanwhile stays given up.
+        let opening = self.sessions.get_mut(&number).filter(|session| session.phase == Phase::Opening);
+        let Some(session) = opening else { return Ok(()) };
         let hits = opened.l1_hit + opened.l2_hit;
         let wanted = hits + session.spec.chunk_tokens.min(session.spec.prompt_tokens).div_ceil(page_tokens);
         let enough = (session.spec.prompt_tokens.div_ceil(page_tokens)).min(wanted);
@@ -174,6 +186,12 @@ impl Engine {
                 self.abort(net, session);
             }
             Ask::Extend(session) => self.extend_refused(net, session, refusal),
+            Ask::Handover(session) => {
+                if self.sessions.get(&session).is_some_and(|session| session.phase == Phase::Live && session.waits) {
+                    self.refused.insert(session, refusal);
+                    self.abort(net, session);
+                }
+            }
         }
     }
 
@@ -188,6 +206,11 @@ impl Engine {
         if session.phase == Phase::Live && (for_good || give_up) {
             self.abort(net, number);
         }
+    }
+
+    /// Whether a session is one of two that serve a request.
+    fn hands(&self, number: u64) -> bool {
+        self.sessions.get(&number).is_some_and(|session| session.spec.handover.is_some())
     }
 
     fn end(&mut self, number: u64) {

@@ -24,6 +24,8 @@ pub enum Ask {
     Close(u64),
     /// Session of that number is given up.
     Abort(u64),
+    /// Session of that number waits for its pages.
+    Handover(u64),
     /// Sent at that instant.
     Heartbeat(Time),
     /// Anything whose answer a script or the end of a run reads.
@@ -62,6 +64,11 @@ impl Engine {
             let Some(pending) = self.pending.get_mut(&number) else { continue };
             pending.tries += 1;
             pending.due = Self::due(net, pending.tries);
+            if let Request::Register(register) = &mut pending.request
+                && self.tells_launched
+            {
+                register.last_step = self.launched;
+            }
             let (op, request) = (pending.op, pending.request.clone());
             self.post(net, number, op, &request);
         }

@@ -3,6 +3,7 @@
 
 mod answers;
 mod door;
+mod handover;
 mod session;
 mod stream;
 pub mod traffic;
@@ -72,6 +73,10 @@ pub struct Engine {
     pub stop_after: Option<u32>,
     /// Sessions give up after so many refusals in a row; a script never does.
     pub patient: bool,
+    /// Whether it names the last step that it has launched itself. Else it names the one before its next, which nobody
+    /// can tell apart where something is launched all the time.
+    pub tells_launched: bool,
+    launched: u64,
     sessions_made: u64,
     pages: u32,
     heartbeat_at: Time,
@@ -105,6 +110,8 @@ impl Engine {
             closed: BTreeMap::new(),
             stop_after: None,
             patient: false,
+            tells_launched: false,
+            launched: 0,
             sessions_made: 0,
             pages: l1_pages + 1,
             heartbeat_at: Time::ZERO,
@@ -124,7 +131,7 @@ impl Engine {
         self.sessions.clear();
         self.steps.clear();
         self.pending.clear();
-        (self.next_step, self.last_done, self.registered) = (1, 0, 0);
+        (self.next_step, self.last_done, self.registered, self.launched) = (1, 0, 0, 0);
         for (rank, life) in self.lives.iter().enumerate() {
             memory.replace_segment(rank, self.pages, *life);
         }
@@ -166,9 +173,13 @@ impl Engine {
             segment: format!("segment.{rank}"),
             segment_bytes: offset,
             regions,
-            last_step: self.next_step - 1,
+            last_step: self.last_step(),
             born_ms: self.life_number.into(),
         }
+    }
+
+    fn last_step(&self) -> u64 {
+        if self.tells_launched { self.launched } else { self.next_step - 1 }
     }
 
     /// The rank has a new life: what it knew of this engine is gone.
@@ -196,7 +207,7 @@ impl Engine {
             owners: Owners(spec.owners.clone()),
             priority: spec.priority,
             no_match: spec.no_match,
-            handover: Vec::new(),
+            handover: spec.handover.iter().cloned().collect(),
         };
         self.sessions.insert(number, session);
         self.ask(net, Ask::Open(number), id, open.into());
@@ -222,6 +233,7 @@ impl Engine {
     pub fn step(&mut self, net: &mut Net, memory: &mut Memory, runs: &[(u64, u32, bool)]) -> Result<u64, Violation> {
         let number = self.next_step;
         self.next_step += 1;
+        self.launched = number;
         let mut entries = Vec::new();
         let mut wire = Vec::new();
         for (session, tokens, draft) in runs {
@@ -277,7 +289,7 @@ impl Engine {
             first_key,
             drafted: 0,
             accepted: 0,
-            blob: Default::default(),
+            blob: session.spec.handover.as_ref().filter(|_| session.sends()).map(handover::blob).unwrap_or_default(),
         };
         let op = self.ids.draw();
         net.stats.closes += 1;
@@ -309,7 +321,7 @@ impl Engine {
         if net.now >= self.heartbeat_at {
             self.heartbeat_at = net.now.plus_ms(self.lease_ms / 4);
             let op = OpId::default();
-            let heartbeat = Heartbeat { engine: self.lives[0], last_step: self.next_step - 1 };
+            let heartbeat = Heartbeat { engine: self.lives[0], last_step: self.last_step() };
             self.pending.retain(|_, pending| !matches!(pending.ask, Ask::Heartbeat(_)));
             self.ask(net, Ask::Heartbeat(net.now), op, heartbeat.into());
         }

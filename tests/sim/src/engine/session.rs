@@ -1,6 +1,6 @@
 //! One request of an engine: its tokens, its block table, and how far it has run.
 
-use hicached_actors::protocol::{Key, LoadTicket, OpId, PageId, Time, page_keys};
+use hicached_actors::protocol::{HandoverWish, Key, LoadTicket, OpId, PageId, Time, page_keys};
 
 use crate::layout::{Layout, PageText};
 
@@ -25,6 +25,8 @@ pub struct Spec {
     pub no_match: bool,
     /// Eviction priority.
     pub priority: u8,
+    /// The handover it takes part in.
+    pub handover: Option<HandoverWish>,
 }
 
 /// Life of a session, seen from the engine.
@@ -77,11 +79,20 @@ pub struct Session {
     pub last_step: u64,
     /// Some step of it ran without draft.
     pub draftless: bool,
+    /// Its pages are on their way from another group: nothing runs before they are there.
+    pub waits: bool,
+    /// It has asked for them.
+    pub asked: bool,
+    /// They have come.
+    pub came: bool,
+    /// Somebody looks at it when it has ended: it is not forgotten before.
+    pub is_watched: bool,
 }
 
 impl Session {
     /// A session that is about to open.
     pub fn new(id: OpId, spec: Spec, layout: &Layout) -> Self {
+        let waits = spec.handover.as_ref().is_some_and(|wish| wish.to.is_empty());
         let keys = page_keys(spec.salt, &spec.tokens, layout.page_tokens, layout.lookahead, |_| &[]);
         Self {
             id,
@@ -100,6 +111,10 @@ impl Session {
             stalled_until: Time::ZERO,
             last_step: 0,
             draftless: !spec.draft,
+            waits,
+            asked: false,
+            came: false,
+            is_watched: false,
             spec,
         }
     }
@@ -117,14 +132,17 @@ impl Session {
         PageText { parent, tokens: &self.spec.tokens[first.min(end)..end] }
     }
 
-    /// Tokens it will have in the end.
+    /// Tokens it will have in the end: of a prompt that is handed over the other engine has the rest.
     pub fn end(&self) -> u32 {
-        self.spec.tokens.len() as u32
+        if self.sends() { self.spec.prompt_tokens } else { self.spec.tokens.len() as u32 }
     }
 
     /// How many tokens the next step can run: whole chunks of the prompt, then one by one, as far as its
     /// pages reach.
     pub fn next_tokens(&self, layout: &Layout) -> u32 {
+        if self.waits {
+            return 0;
+        }
         let wanted = if self.frontier < self.spec.prompt_tokens {
             (self.spec.prompt_tokens - self.frontier).min(self.spec.chunk_tokens)
         } else {

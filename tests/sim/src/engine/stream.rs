@@ -267,7 +267,7 @@ impl Engine {
     }
 
     /// Reads the final status of a session's load once every rank has one.
-    pub fn read_load(&mut self, net: &mut Net, memory: &mut Memory, number: u64) {
+    pub fn read_load(&mut self, net: &mut Net, memory: &Memory, number: u64) {
         let Some(load) = self.sessions.get(&number).and_then(|session| session.load.clone()) else { return };
         let states: Vec<u64> =
             (0..memory.layout.cp).map(|rank| self.load_state(memory, Rank(rank), load.slot, load.base)).collect();

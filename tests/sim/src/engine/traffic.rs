@@ -27,10 +27,12 @@ impl Engine {
             return Ok(());
         }
         if load == Load::Open && self.sessions.len() < net.mix.sessions && net.chance.happens(400) {
-            let spec = self.draw_spec(net, &memory.layout);
+            let pages = u64::from((self.pages - 1) * u32::from(memory.layout.cp));
+            let spec = self.draw_spec(net, &memory.layout, pages);
             self.open(net, &memory.layout, spec);
         }
         self.look_at_sessions(net, &memory.layout);
+        self.ask_for_pages(net);
         let margin = Time { ns: net.now.ns + self.lease_ms * 300_000 };
         let running = self.steps.values().filter(|step| !step.entries.is_empty()).count();
         if running >= STEPS_IN_FLIGHT_MAX || self.steps.len() >= STEPS_UNANSWERED_MAX || margin > self.lease_until {
@@ -59,6 +61,8 @@ impl Engine {
             let done = session.frontier >= session.end();
             if net.chance.happens(net.mix.abort) {
                 self.abort(net, number);
+            } else if session.waits {
+                // Only its pages let it go on.
             } else if heard && (done || net.chance.happens(net.mix.abort / 4)) {
                 // A load that is running must have been read first: its void steps run again.
                 if session.load.is_none() || net.chance.happens(20) {
@@ -94,9 +98,9 @@ impl Engine {
         runs
     }
 
-    fn draw_spec(&mut self, net: &mut Net, layout: &Layout) -> Spec {
+    /// A request for groups that have so many pages.
+    pub(crate) fn draw_spec(&self, net: &mut Net, layout: &Layout, capacity: u64) -> Spec {
         let (tenant, salt) = net.chance.one_of(&[("a", "x"), ("b", "x"), ("a", "y")]);
-        let capacity = u64::from((self.pages - 1) * u32::from(layout.cp));
         let pages_max = (capacity / 3).clamp(2, 12);
         let page = u64::from(layout.page_tokens);
         let document = net.chance.within(0, 3);
@@ -120,6 +124,7 @@ impl Engine {
             owners: Vec::new(),
             no_match: net.chance.happens(30),
             priority: net.chance.within(0, 2) as u8,
+            handover: None,
         }
     }
 
@@ -128,9 +133,11 @@ impl Engine {
             self.steps.values().flat_map(|step| step.entries.iter().map(|entry| entry.session)).collect();
         let asked = |number: &u64| {
             self.pending.values().any(|pending| match pending.ask {
-                super::Ask::Open(of) | super::Ask::Extend(of) | super::Ask::Close(of) | super::Ask::Abort(of) => {
-                    of == *number
-                }
+                super::Ask::Open(of)
+                | super::Ask::Extend(of)
+                | super::Ask::Close(of)
+                | super::Ask::Abort(of)
+                | super::Ask::Handover(of) => of == *number,
                 super::Ask::Register(_) | super::Ask::Step(_) | super::Ask::Heartbeat(_) | super::Ask::Plain => false,
             })
         };
@@ -138,6 +145,7 @@ impl Engine {
             .with_phase(Phase::Ended)
             .into_iter()
             .filter(|number| !named.contains(number) && !asked(number))
+            .filter(|number| self.sessions.get(number).is_some_and(|session| !session.is_watched))
             .collect();
         for number in gone {
             self.sessions.remove(&number);

@@ -195,6 +195,7 @@ impl RankProcess {
         for op in parked {
             self.schedule(net, memory, op);
         }
+        self.send_what_is_ready(net, memory);
         self.tell_passed(net, memory);
     }
 
@@ -427,7 +428,7 @@ impl RankProcess {
         (0..pages.len()).filter(|at| pages[*at].owner(memory.layout.cp) == self.rank).collect()
     }
 
-    fn no_pool(&self, op: OpId) -> Refusal {
+    pub(super) fn no_pool(&self, op: OpId) -> Refusal {
         WrongState::new(op, "no engine is attached, or a page does not exist").into()
     }
 

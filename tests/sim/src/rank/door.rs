@@ -32,6 +32,9 @@ impl RankProcess {
         self.ask_for_missing(net);
         if envelope.kind == "resync" {
             self.say_again(net, from);
+            if from == Address::Sender {
+                self.say_pushed_again(net);
+            }
             return self.hello(net, memory);
         }
         if let Some(Ok(msg)) = msg {

@@ -4,19 +4,25 @@
 
 mod copies;
 mod door;
+mod landing;
+mod pushes;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 
 use hicached_actors::link::Link;
 use hicached_actors::protocol::{
-    Address, Adopt, Attach, AttachRefused, Attached, BackupCopy, CopyAck, Damaged, Incarnation, IndexNews,
-    InventoryPart, InventoryRow, LoadCopy, LoaderIn, Mismatch, OpId, OpIds, OpSettled, Outgoing, Passed, Rank,
-    RankHello, RankIn, Refusal, Rejected, Seal, Sealed, Time, Unknown, Unsupported, WriterIn,
+    Accept, Address, Adopt, Attach, AttachRefused, Attached, BackupCopy, CopyAck, Damaged, Incarnation, IndexNews,
+    InventoryPart, InventoryRow, LoadCopy, LoaderIn, Mismatch, OpId, OpIds, OpSettled, Outgoing, Passed, Push, Rank,
+    RankHello, RankIn, ReceiverIn, Refusal, Rejected, Seal, Sealed, SenderIn, Time, Unknown, WriterIn,
 };
 
 use crate::memory::{Memory, Pool};
 use crate::net::{Event, Net};
 use copies::CopyOp;
+pub(crate) use landing::{Name, Written};
+pub(crate) use pushes::PushKey;
 
 /// One rank process.
 #[derive(Debug)]
@@ -39,6 +45,10 @@ pub struct RankProcess {
     pub load_stop_after: Option<u32>,
     /// Backups stop after so many layers until released by a script.
     pub backup_stop_after: Option<u32>,
+    /// Microseconds that sending one page takes, when a script says so.
+    pub page_us: Option<u64>,
+    landing: landing::Landing,
+    pushes: pushes::Pushes,
     stale: u64,
 }
 
@@ -68,6 +78,9 @@ impl RankProcess {
             damaged: BTreeMap::new(),
             load_stop_after: None,
             backup_stop_after: None,
+            page_us: None,
+            landing: landing::Landing::default(),
+            pushes: pushes::Pushes::default(),
             stale: 0,
         };
         process.restart(net);
@@ -101,6 +114,8 @@ impl RankProcess {
         self.deposed.clear();
         self.ops.clear();
         self.damaged.clear();
+        self.forget_landing();
+        self.pushes = pushes::Pushes::default();
         net.after_us(1, Event::RankTimer(self.rank, self.lives));
     }
 
@@ -110,6 +125,13 @@ impl RankProcess {
         self.alive = false;
         self.tear_copies(net, memory);
         self.ops.clear();
+        self.forget_landing();
+        self.forget_pushes();
+    }
+
+    /// Which life it is, from 1.
+    const fn life_number(&self) -> u32 {
+        self.lives
     }
 
     fn act(&mut self, net: &mut Net, memory: &mut Memory, from: Address, op: OpId, msg: RankIn) {
@@ -124,7 +146,10 @@ impl RankProcess {
                 self.tell_passed(net, memory);
             }
             // A copy ordered from an older life would write where others stand.
-            RankIn::BackupCopy(BackupCopy { ref lives, .. }) | RankIn::LoadCopy(LoadCopy { ref lives, .. })
+            RankIn::BackupCopy(BackupCopy { ref lives, .. })
+            | RankIn::LoadCopy(LoadCopy { ref lives, .. })
+            | RankIn::Accept(Accept { ref lives, .. })
+            | RankIn::Push(Push { ref lives, .. })
                 if lives.get(usize::from(self.rank.0)).is_some_and(|life| *life != self.life) =>
             {
                 self.stale += 1;
@@ -148,12 +173,11 @@ impl RankProcess {
             RankIn::OpSettled(_) => {
                 self.damaged.remove(&op);
             }
-            RankIn::Accept(_) | RankIn::Report(_) | RankIn::Revoke(_) | RankIn::Push(_) | RankIn::StopPush(_) => {
-                let (field, value) = ("kind".to_owned(), msg.code().to_owned());
-                let limit = "kinds of messages of groups without transfers".to_owned();
-                let refusal = Unsupported { field, value, limit }.into();
-                self.answer(net, from, op, Answered::Rejected(Rejected { refusal }));
-            }
+            RankIn::Accept(accept) => self.accept(net, memory, op, &accept),
+            RankIn::Report(report) => self.report(net, memory, op, &report),
+            RankIn::Revoke(revoke) => self.revoke(net, op, &revoke),
+            RankIn::Push(push) => self.push(net, memory, op, push),
+            RankIn::StopPush(stop) => self.stop_push(net, op, &stop),
         }
     }
 
@@ -167,6 +191,8 @@ impl RankProcess {
             self.adoptions += 1;
             self.deposed.extend(self.adopted.map(|by| by.control));
             self.stop_all(net, memory);
+            self.forget_landing();
+            self.forget_pushes();
             (self.watch, self.engine) = (None, self.engine);
         }
         let lease_ms = adopt.lease_ms;
@@ -237,6 +263,8 @@ impl RankProcess {
         }
         if self.engine != Some(attach.engine) {
             self.stop_all(net, memory);
+            self.stop_all_pushes(net);
+            self.revoke_all(net);
             self.engine = Some(attach.engine);
             memory.attached[rank] = attach.engine;
             memory.mapped[rank] = None;
@@ -304,6 +332,8 @@ impl RankProcess {
             (Address::Writer, Answered::Rejected(rejected)) => Outgoing::Writer(WriterIn::Rejected(rejected)),
             (Address::Loader, Answered::Ack(ack)) => Outgoing::Loader(LoaderIn::CopyAck(ack)),
             (Address::Loader, Answered::Rejected(rejected)) => Outgoing::Loader(LoaderIn::Rejected(rejected)),
+            (Address::Sender, Answered::Rejected(rejected)) => Outgoing::Sender(SenderIn::Rejected(rejected)),
+            (Address::Receiver, Answered::Rejected(rejected)) => Outgoing::Receiver(ReceiverIn::Rejected(rejected)),
             (_, Answered::Rejected(rejected)) => Outgoing::Index(IndexNews::Rejected(rejected)),
             (_, Answered::Ack(_) | Answered::Sealed(_)) => return,
         };

@@ -1,5 +1,7 @@
 //! What must be true after every step, judged from the true state of memory and from what is said.
 
+pub(crate) mod transfers;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use hicached_actors::host::{Dest, Parcel};
@@ -42,6 +44,7 @@ pub(crate) struct Checks {
     backups: BTreeMap<OpId, BackupCopy>,
     decided: BTreeSet<OpId>,
     orders: BTreeMap<(OpId, &'static str, u32), u64>,
+    transfers: transfers::TransferChecks,
 }
 
 impl Checks {
@@ -57,6 +60,7 @@ impl Checks {
         stats: &mut Stats,
     ) -> Result<(), Violation> {
         let Ok(envelope) = Envelope::decode(&parcel.bytes) else { return Ok(()) };
+        self.transfers.look(from, &parcel.to, &envelope, truths)?;
         let (kind, op, body) = (envelope.kind.as_str(), envelope.op, &envelope.body.0);
         match (&parcel.to, kind) {
             (Dest::Reply(reply), "opened") => {
@@ -246,6 +250,7 @@ fn unused(free: &Free, truths: &Truths<'_>) -> Result<(), Violation> {
 }
 
 fn idle(l1: &[PageId], owners: &Owners, l2: &[HostSlot], truths: &Truths<'_>, why: &str) -> Result<(), Violation> {
+    transfers::untouched(l1, truths, why)?;
     for rank in truths.ranks.iter().filter(|rank| rank.is_alive()) {
         for (page, slot) in rank.busy() {
             let cp = truths.memory.layout.cp;
