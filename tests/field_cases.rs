@@ -1,7 +1,7 @@
 //! Field cases on the scripted world, under their names. Numbers are used as they stand.
 
 use hicached_actors::protocol::{Address, Answer, Flush, Keys, Pin, Rank, Refusal};
-use hicached_sim::{Prompt, Script, Sizes, Write};
+use hicached_sim::{PairScript, Prompt, Script, Sizes, Write};
 
 /// The sizes of a case: pages of each rank in L1 and L2.
 fn sizes(l1_pages: u32, l2_pages: u32) -> Sizes {
@@ -331,6 +331,41 @@ fn f14_one_decision_for_the_group() {
         assert!(began.ms_until(script.sim.net.now) < 1_000 + 400);
         script.close(held);
         script.end();
+    }
+}
+
+#[test]
+fn f16_one_slow_rank() {
+    let sizes = |cp| Sizes { cp, ..sizes(64, 0) };
+    let mut script = PairScript::new(sizes(4), sizes(1), 1_000);
+    for (rank, page_us) in script.pair.prefill.ranks.iter_mut().zip([5_000, 5_000, 5_000, 500_000]) {
+        rank.page_us = Some(page_us);
+    }
+    let prompts: Vec<Prompt> = (1..=8).map(|text| Prompt::new(text, 256).owned_by(&[0, 1, 2, 3])).collect();
+    let ninth = Prompt::new(9, 192).owned_by(&[0, 1, 2]);
+    for (transfer, prompt) in (1..).zip(prompts.iter().chain([&ninth])) {
+        script.send(transfer, prompt);
+    }
+    let began = script.pair.between.now;
+    let waiting: Vec<u64> = (1..).zip(&prompts).map(|(transfer, prompt)| script.receive(transfer, prompt)).collect();
+    let ninth = script.receive(9, &ninth);
+    script.until("the ninth", |pair| pair.decode.engine.sessions[&ninth].came);
+    assert!(began.ms_until(script.pair.between.now) < 100, "the ninth waits for no slow rank");
+    script.until("all", |pair| waiting.iter().all(|number| pair.decode.engine.sessions[number].came));
+    let last_ms = began.ms_until(script.pair.between.now);
+    assert!((4_000..=4_600).contains(&last_ms), "the last after {last_ms} ms");
+    let transfers = script.pair.transfers();
+    assert_eq!((transfers.done, transfers.overdue), (9, 0), "no deadline failure");
+    script.end();
+    let figure = |name| script.pair.prefill.control.figure(Address::Sender, name);
+    assert_eq!((figure("sender.transfers"), figure("sender.received"), figure("sender.failed")), (9, 9, 0), "no retry");
+    assert_eq!(script.sender_tells("sender.straggler_rank"), Some(3));
+    for rank in 0..4 {
+        let p99_us = ["wire_us.p99", "total_us.p99"].map(|name| script.rank_figure(Rank(rank), name));
+        match rank {
+            3 => assert!(p99_us.iter().all(|us| *us >= 500_000), "rank 3: {p99_us:?}"),
+            _ => assert!(p99_us.iter().all(|us| *us < 50_000), "rank {rank}: {p99_us:?}"),
+        }
     }
 }
 
