@@ -39,10 +39,7 @@ pub(crate) fn maker_of_pair(fault: Fault, name: &'static str, patience: Patience
         let Patience { wait_ms: wait_ms_max, deadline_ms } = patience;
         let sender = SenderConfig { wait_ms_max, deadline_ms, faults, ..SenderConfig::new(name.into(), &manifest) };
         let receiver = ReceiverConfig { wait_ms_max, faults, ..ReceiverConfig::new(&manifest) };
-        let sender = Sender::new(sender, birth.life, birth.seed ^ 5);
-        let receiver = Receiver::new(receiver, birth.seed ^ 6);
-        control.host(Address::Sender, hosted(sender, Address::Sender, birth));
-        control.host(Address::Receiver, hosted(receiver, Address::Receiver, birth));
+        host_carriers(&mut control, birth, sender, receiver);
         (control, first)
     })
 }
@@ -58,9 +55,22 @@ fn planted(fault: Fault) -> Faults {
     Faults::NONE
 }
 
-/// The machines of a group of these sizes, hosted, and what the first of them says at its birth.
+/// The machines of a group of these sizes, hosted, and what the first of them says at its birth: all of them, also
+/// the two of transfers, which a world of one group has no use for.
 pub fn machines(sizes: &Sizes, birth: &Birth) -> (Control, Output) {
-    control(sizes, birth, Faults::NONE)
+    let (mut control, first) = control(sizes, birth, Faults::NONE);
+    let manifest = Layout::new(sizes).manifest;
+    let (sender, receiver) = (SenderConfig::new(GROUP.into(), &manifest), ReceiverConfig::new(&manifest));
+    host_carriers(&mut control, birth, sender, receiver);
+    (control, first)
+}
+
+/// The two that carry pages from group to group.
+fn host_carriers(control: &mut Control, birth: &Birth, sender: SenderConfig, receiver: ReceiverConfig) {
+    let sender = Sender::new(sender, birth.life, birth.seed ^ 5);
+    let receiver = Receiver::new(receiver, birth.seed ^ 6);
+    control.host(Address::Sender, hosted(sender, Address::Sender, birth));
+    control.host(Address::Receiver, hosted(receiver, Address::Receiver, birth));
 }
 
 fn control(sizes: &Sizes, birth: &Birth, faults: Faults) -> (Control, Output) {
@@ -145,3 +155,6 @@ pub(crate) fn leaks(sim: &Sim) -> Vec<String> {
     }
     left
 }
+
+/// The group's name where nobody gives one.
+const GROUP: &str = "group";
