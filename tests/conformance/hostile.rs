@@ -1,7 +1,7 @@
 //! Peers of the TCP backend that break its rules, stop in the middle, or do not read.
 
 use std::io::Write;
-use std::net::TcpListener;
+use std::net::{Shutdown, TcpListener};
 use std::time::{Duration, Instant};
 
 use hicached::wire::tcp::{Tcp, TcpSettings};
@@ -95,6 +95,19 @@ fn frames_that_break_a_rule_are_refused_and_their_connection_goes_on() {
     assert_eq!(ask(&mut stream, &landed.frame(2)), (3, 0), "a late frame");
     landed.holds(&[0, 1]);
     assert_eq!((landed.world.landing.figures().late, landed.world.landing.figures().broken), (1, 0));
+}
+
+#[test]
+fn whoever_has_said_everything_is_answered() {
+    let landed = Landed::new();
+    let mut stream = connect(&landed.grant);
+    let both = [landed.frame(0).encode(), landed.frame(1).encode()].concat();
+    stream.write_all(&both).expect("a connection");
+    stream.shutdown(Shutdown::Write).expect("a connection");
+    assert_eq!((answer(&mut stream), answer(&mut stream)), ((0, 0), (0, 0)));
+    assert!(closes(&mut stream));
+    landed.holds(&[0, 1]);
+    assert_eq!(landed.world.landing.figures().broken, 0);
 }
 
 #[test]

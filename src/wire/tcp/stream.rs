@@ -43,7 +43,8 @@ pub(super) fn serve(socket: &Socket, grants: &Grants, idle: Duration) -> io::Res
         };
         stream.answer(Ack { number: header.number, refusal }, header.payload_bytes)?;
     }
-    Ok(())
+    // Whoever has said everything may still wait for what came of it.
+    stream.flush()
 }
 
 /// A connection with the acknowledgements that have not left. They leave together, for each one wakes the sender: once
