@@ -5,12 +5,13 @@ use std::collections::VecDeque;
 
 use hicached_actors::host::{Dest, Output, Parcel};
 use hicached_actors::protocol::*;
-use hicached_sim::{Control, machines};
+use hicached_sim::{Control, Layout, machines};
 
 use crate::known::Known;
 use crate::machine::{LITERAL, PASS, RAW, WAKE, drive, hear, wake};
 use crate::source::Source;
-use crate::speaker::{Said, Speaker, address, birth, known};
+use crate::speaker::{Said, Speaker, birth, known};
+use crate::transfers::Around;
 
 /// A group under fire; see `Group::step`.
 pub fn group(data: &[u8]) {
@@ -18,7 +19,9 @@ pub fn group(data: &[u8]) {
     let (sizes, birth) = birth(&mut src);
     let (control, first) = machines(&sizes, &birth);
     let known = known(&sizes, birth.life);
-    let mut group = Group { control, known, now: Time::ZERO, under_way: VecDeque::new(), speaker: Speaker::default() };
+    let around = Around::new(birth.life, Layout::new(&sizes).manifest);
+    let (under_way, speaker) = (VecDeque::new(), Speaker::default());
+    let mut group = Group { control, known, around, now: Time::ZERO, under_way, speaker };
     group.take(first);
     for _ in 0..STEPS_MAX {
         if src.is_empty() {
@@ -31,6 +34,7 @@ pub fn group(data: &[u8]) {
 struct Group {
     control: Control,
     known: Known,
+    around: Around,
     now: Time,
     /// Between machines of the group.
     under_way: VecDeque<(Address, Parcel)>,
@@ -38,8 +42,8 @@ struct Group {
 }
 
 impl Group {
-    /// One step: the four of a machine alone, said to any of them by a rank or an engine; then deliver, lose, repeat
-    /// one message, or deliver all.
+    /// One step: the four of a machine alone, said to any of them by a rank, an engine or a peer; then deliver, lose,
+    /// repeat one message, or deliver all; 11 says something of transfers.
     fn step(&mut self, src: &mut Source<'_>) {
         match src.u8() % 12 {
             WAKE => {
@@ -74,6 +78,12 @@ impl Group {
                 }
             }
             8 => (0..ALL_MAX).for_each(|_| self.deliver(0)),
+            11 => {
+                let at = [Address::Index, Address::Sender, Address::Receiver][usize::from(src.u8() % 3)];
+                let told = self.around.say(at, src, &self.known);
+                let said = self.speaker.told(self.control.life, told);
+                self.say(at, &said);
+            }
             _ => {
                 let at = self.member(src);
                 let said = self.speaker.drawn(at, src, &self.known);
@@ -83,19 +93,27 @@ impl Group {
     }
 
     fn member(&self, src: &mut Source<'_>) -> Address {
-        address(src.u8() % 5)
+        MEMBERS[usize::from(src.u8()) % MEMBERS.len()]
     }
 
-    /// What a rank or an engine says; what anybody else says comes from the machines themselves.
+    /// What a rank, an engine or a peer in another group says; what anybody else says comes from the machines
+    /// themselves.
     fn say(&mut self, at: Address, said: &Said) {
         let Ok(envelope) = Envelope::decode(&said.bytes) else { return self.hand(at, &said.bytes, said.asked) };
-        if matches!(Address::parse(&envelope.sender), Ok(Address::Rank(_) | Address::Engine) | Err(_)) {
+        let is_of_group = match (Address::parse(&envelope.sender), at) {
+            (Ok(Address::Rank(_) | Address::Engine) | Err(_), _)
+            | (Ok(Address::Sender), Address::Receiver)
+            | (Ok(Address::Receiver), Address::Sender) => false,
+            (Ok(_), _) => true,
+        };
+        if !is_of_group {
             self.hand(at, &said.bytes, said.asked);
         }
     }
 
     fn hand(&mut self, at: Address, bytes: &[u8], asked: bool) {
         self.known.learn(bytes);
+        self.around.told(bytes);
         let mut out = Output::default();
         let (now, reply) = (self.now, asked.then(|| "reply".into()));
         drive(&mut self.control, at, |actor| actor.deliver(now, bytes, reply, None, &mut out));
@@ -114,6 +132,7 @@ impl Group {
 
     fn take(&mut self, out: Output) {
         hear(&out, &mut self.known);
+        self.around.hear(&out);
         for parcel in out.parcels {
             match parcel.to {
                 Dest::Actor(to) if !matches!(to, Address::Rank(_) | Address::Engine) => {
@@ -138,6 +157,16 @@ impl Group {
     }
 }
 
+/// In the order of their numbers, and the two of transfers behind them.
+const MEMBERS: [Address; 7] = [
+    Address::Index,
+    Address::Allocator,
+    Address::Evictor,
+    Address::Writer,
+    Address::Loader,
+    Address::Sender,
+    Address::Receiver,
+];
 /// What is sent when so much is under way is lost.
 const UNDER_WAY_MAX: usize = 512;
 /// Messages that follow from one: a long conversation of all machines.

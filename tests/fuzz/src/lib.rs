@@ -6,7 +6,9 @@
 mod configuration;
 mod decoder;
 mod drawn;
+mod frames;
 mod group;
+mod handovers;
 mod known;
 mod machine;
 mod pool_file;
@@ -16,11 +18,13 @@ mod scratch;
 mod source;
 mod speaker;
 mod traces;
+mod transfers;
 
 pub use configuration::configuration;
 pub use decoder::{decoder, kinds};
+pub use frames::frames;
 pub use group::group;
-pub use machine::{allocator, evictor, index, loader, writer};
+pub use machine::{allocator, evictor, index, loader, receiver, sender, writer};
 pub use pool_file::pool_file;
 pub use rank::rank;
 pub use recording::{Inputs, recordings};
@@ -30,16 +34,19 @@ pub use traces::trace;
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("allocator", allocator),
     ("configuration", configuration),
     ("decoder", decoder),
     ("evictor", evictor),
+    ("frames", frames),
     ("group", group),
     ("index", index),
     ("loader", loader),
     ("pool_file", pool_file),
     ("rank", rank),
+    ("receiver", receiver),
+    ("sender", sender),
     ("trace", trace),
     ("writer", writer),
 ];

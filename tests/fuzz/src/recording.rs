@@ -1,16 +1,46 @@
 //! Inputs made of conversations that the simulator had: they get past every door, and a fuzzer changes them.
 
 use hicached_actors::protocol::{Address, Envelope, Rank, Time};
-use hicached_sim::{Chance, Heard, Mix, Options, heard};
+use hicached_sim::{Birth, Chance, Heard, Mix, Options, heard};
 
+use crate::handovers::{TROUBLES, Trouble, transfer};
 use crate::machine::{LITERAL, PASS, WAKE};
 use crate::speaker::{SHAPES, number_of, shape};
 
 /// Inputs of a target, named by what they were made of.
 pub type Inputs = Vec<(String, Vec<u8>)>;
 
-/// What each target can be given from worlds of each shape, calm and unkind.
+/// What each target can be given from worlds of each shape, calm and unkind, and from transfers between two groups;
+/// frames are made by hand.
 pub fn recordings(target: &str) -> Inputs {
+    match target {
+        "sender" | "receiver" => transfers(target == "receiver"),
+        "frames" => crate::frames::inputs(),
+        _ => conversations(target),
+    }
+}
+
+fn transfers(receives: bool) -> Inputs {
+    let mut inputs = Inputs::new();
+    for number in 0..SHAPES {
+        // What goes wrong goes wrong alike with more ranks.
+        for (name, trouble) in TROUBLES.iter().filter(|(_, trouble)| number < 2 || *trouble == Trouble::Nothing) {
+            let [sent, received] = transfer(number, *trouble);
+            let (shape, at, (birth, heard)) = match receives {
+                false => (number, Address::Sender, sent),
+                true => (0, Address::Receiver, received),
+            };
+            let input = machine(start(shape, &birth), &heard, at);
+            // A receiver is given the same by groups of any size.
+            if inputs.iter().all(|(_, known)| *known != input) {
+                inputs.push((format!("{name}-{number}"), input));
+            }
+        }
+    }
+    inputs
+}
+
+fn conversations(target: &str) -> Inputs {
     let mut inputs = Inputs::new();
     for number in 0..SHAPES {
         for (mood, mix) in [("calm", calm()), ("unkind", Mix::draw(&mut Chance::new(u64::from(number) + 7)))] {
@@ -22,9 +52,7 @@ pub fn recordings(target: &str) -> Inputs {
                 ..Options::new(u64::from(number), 2_000)
             };
             let (birth, all) = heard(&options);
-            let mut start = vec![number];
-            start.extend(birth.life.0);
-            start.extend(birth.seed.to_le_bytes());
+            let start = start(number, &birth);
             let name = format!("{mood}-{number}");
             match target {
                 "group" => inputs.push((name, group(&start, &all))),
@@ -39,6 +67,14 @@ pub fn recordings(target: &str) -> Inputs {
         }
     }
     inputs
+}
+
+/// What an input begins with.
+fn start(number: u8, birth: &Birth) -> Vec<u8> {
+    let mut start = vec![number];
+    start.extend(birth.life.0);
+    start.extend(birth.seed.to_le_bytes());
+    start
 }
 
 /// Traffic without faults.

@@ -8,6 +8,7 @@ use hicached_sim::{Birth, Layout, Sizes, Write};
 use crate::drawn;
 use crate::known::Known;
 use crate::source::Source;
+use crate::transfers::Told;
 
 /// Groups that inputs begin with, by the first byte.
 pub(crate) fn shape(number: u8) -> Sizes {
@@ -73,6 +74,12 @@ impl Speaker {
     /// A message without anything unusual around it.
     pub(crate) fn plain(&mut self, from: Address, life: Incarnation, op: OpId, kind: String, body: Vec<u8>) -> Said {
         self.envelope(&mut Source::new(&[]), 1, from, (life, life), op, kind, body)
+    }
+
+    /// What somebody of the control group `control`, or a peer of it, says of transfers.
+    pub(crate) fn told(&mut self, control: Incarnation, told: Told) -> Said {
+        let Told { from, life, op, kind, body } = told;
+        self.envelope(&mut Source::new(&[]), 1, from, (life, control), op, kind, body)
     }
 
     /// Flags: 1 asks for an answer, 2 is urgent, 4 has a number of its own.
