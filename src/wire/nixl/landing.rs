@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use hicached_actors::protocol::Refusal;
 
-use super::agent::Agent;
+use super::agent::{Agent, Side};
 use super::berths::Berths;
 use super::{NAME, NixlSettings, Runtime, greeting};
 use crate::wire::board::Board;
@@ -73,7 +73,7 @@ fn serve(socket: &Socket, grants: &Grants, runtime: &Runtime, idle: Duration) ->
     socket.read_all(&mut greeted, idle)?;
     // Dropped in this order: the agent first, then what it writes to.
     let mut berths = Berths::new(greeting::asked(&greeted)?)?;
-    let mut agent = runtime.agent()?;
+    let mut agent = runtime.agent(Side::Receives)?;
     let served = welcome(socket, &mut agent, &berths, idle).and_then(|()| frames(socket, grants, &berths, idle));
     drop(agent);
     // A sender that closes between two frames has nothing on its way.

@@ -2,7 +2,7 @@
 //! there, is another one or lacks a function is an error that says what to do.
 
 use std::collections::BTreeMap;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard};
 
@@ -36,7 +36,7 @@ macro_rules! functions {
 }
 
 functions! {
-    create_agent: fn(*const c_char, *mut Object);
+    create_configured_agent: fn(*const c_char, *const AgentConfig, *mut Object);
     destroy_agent: fn(Object);
     params_add: fn(Object, *const c_char, *const c_char);
     destroy_params: fn(Object);
@@ -62,6 +62,23 @@ functions! {
     get_xfer_status: fn(Object, Object);
     release_xfer_req: fn(Object, Object);
     destroy_xfer_req: fn(Object);
+}
+
+/// How an agent is made, as the library lays it out.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct AgentConfig {
+    /// Whether a thread of the library moves bytes along while nobody asks.
+    pub(super) progress_thread: bool,
+    pub(super) listen_thread: bool,
+    pub(super) listen_port: u16,
+    /// 0: its calls come one at a time.
+    pub(super) thread_sync: c_int,
+    pub(super) workers: c_uint,
+    /// Microseconds between two looks of the progress thread that nothing has woken; 0 has it never rest.
+    pub(super) progress_delay_us: u64,
+    pub(super) listen_delay_us: u64,
+    pub(super) telemetry: bool,
 }
 
 /// Why the library cannot be used.
@@ -186,7 +203,7 @@ mod tests {
         let libc = maps.lines().find_map(|line| line.split_whitespace().last().filter(|path| path.contains("libc.so")));
         std::fs::copy(libc.expect("the C library"), folder.join(FILE)).expect("a copy");
         let other = loaded().library(&folder);
-        assert!(matches!(other, Err(Fault::Function("nixl_capi_create_agent"))), "{other:?}");
+        assert!(matches!(other, Err(Fault::Function("nixl_capi_create_configured_agent"))), "{other:?}");
         std::fs::remove_dir_all(&folder).expect("the folder");
     }
 }

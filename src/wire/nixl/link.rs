@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use hicached_client::shm::Segment;
 
-use super::agent::{Agent, PeerName, Registration, Transfer};
+use super::agent::{Agent, PeerName, Registration, Side, Transfer};
 use super::berths::Cut;
 use super::{NixlSettings, Runtime, greeting};
 use crate::wire::Cause;
@@ -112,7 +112,7 @@ impl<'a> Link<'a> {
 
     fn greet(sending: Sending<'a>, socket: Socket, cut: Cut, idle: Duration) -> io::Result<Self> {
         socket.write_all(&greeting::ask(cut), idle)?;
-        let mut agent = sending.runtime.agent()?;
+        let mut agent = sending.runtime.agent(Side::Sends)?;
         let mut welcome = [0; greeting::BYTES];
         socket.read_all(&mut welcome, idle)?;
         let welcome = greeting::answered(&welcome)?;

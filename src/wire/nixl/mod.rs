@@ -32,7 +32,7 @@ use std::time::Duration;
 
 use super::tcp::frame::PAYLOAD_BYTES_MAX;
 use super::{Backend, Contract, Events, Landing, Launch, StartError};
-use agent::Agent;
+use agent::{Agent, Side};
 use library::{FILE, Failed, Fault, Library};
 
 /// How pages go by NIXL.
@@ -129,7 +129,7 @@ impl Nixl {
         let runtime = Runtime { library, ucx: settings.ucx.clone().into() };
         let tried = (settings.library.clone(), settings.ucx.clone());
         if !loaded.tried.contains(&tried) {
-            runtime.agent().map_err(|failed| vec![absent(&settings, &failed.into())])?;
+            runtime.agent(Side::Receives).map_err(|failed| vec![absent(&settings, &failed.into())])?;
             loaded.tried.push(tried);
         }
         Ok(Self { settings, runtime })
@@ -163,8 +163,8 @@ struct Runtime {
 
 impl Runtime {
     /// A new agent, with a name that no other has.
-    fn agent(&self) -> Result<Agent, Failed> {
-        Agent::new(self.library, &uuid::Uuid::new_v4().simple().to_string(), &self.ucx)
+    fn agent(&self, side: Side) -> Result<Agent, Failed> {
+        Agent::new(self.library, &uuid::Uuid::new_v4().simple().to_string(), side, &self.ucx)
     }
 }
 
