@@ -3,6 +3,8 @@
 //! Machines, fake ranks and an engine model stand around one event queue. Every message crosses a bus as
 //! bytes and may be lost, repeated, delayed or overtaken; processes die. Bytes are real: any wrong page is
 //! a wrong byte. All chance grows from one seed, and the same seed gives the same trace.
+//!
+//! A world has one group, or two of them, one of which hands its prompts over to the other across a wire that breaks.
 
 mod chance;
 mod checks;

@@ -22,6 +22,8 @@ pub(super) struct CopyOp {
     /// Whether a tick is on its way; a parked copy waits for words.
     ticking: bool,
     fate: Fate,
+    /// The verdict has been carried out: a repeat that comes late changes nothing.
+    sealed: bool,
 }
 
 #[derive(Debug)]
@@ -50,6 +52,11 @@ enum Fate {
 impl CopyOp {
     pub(super) const fn is_running(&self) -> bool {
         matches!(self.fate, Fate::Running)
+    }
+
+    /// Whether this verdict is the first.
+    pub(super) const fn seals(&mut self) -> bool {
+        !std::mem::replace(&mut self.sealed, true)
     }
 
     pub(super) const fn is_complete_backup(&self) -> bool {
@@ -307,7 +314,17 @@ impl RankProcess {
         let control = self.adopted.map(|by| by.control).unwrap_or_default();
         let copied = vec![false; memory.layout.parts.len()];
         let nothing = pairs.is_empty();
-        let op = CopyOp { requester, control, attempt, kind, pairs, copied, ticking: false, fate: Fate::Running };
+        let op = CopyOp {
+            requester,
+            control,
+            attempt,
+            kind,
+            pairs,
+            copied,
+            ticking: false,
+            fate: Fate::Running,
+            sealed: false,
+        };
         self.ops.insert(id, op);
         match fate {
             Fate::Failed(refusal) => {

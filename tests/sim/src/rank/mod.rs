@@ -298,16 +298,19 @@ impl RankProcess {
     }
 
     fn seal(&mut self, net: &mut Net, memory: &mut Memory, from: Address, op: OpId, seal: &Seal) {
-        if !self.ops.get(&op).is_some_and(CopyOp::is_complete_backup) {
+        let Some(copy) = self.ops.get_mut(&op).filter(|copy| copy.is_complete_backup()) else {
             let refusal: Refusal = Unknown::new("backup", op).into();
             return self.answer(net, from, op, Answered::Rejected(Rejected { refusal }));
-        }
+        };
+        let is_first = copy.seals();
         let rows = &mut memory.pools[usize::from(self.rank.0)].rows;
         for ((kept, slot), owner) in seal.kept.0.iter().zip(&seal.slots.0).zip(&seal.owners.0) {
             let Some(row) = rows.get_mut(slot.0 as usize).filter(|row| *owner == self.rank.0 && row.op == op) else {
                 continue;
             };
-            row.sealed = *kept == 1;
+            if is_first {
+                row.sealed = *kept == 1;
+            }
         }
         self.answer(net, from, op, Answered::Sealed(Sealed { rank: self.rank }));
     }
