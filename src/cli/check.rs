@@ -16,9 +16,18 @@ pub(super) struct CheckArgs {
 }
 
 pub(super) fn run(args: &CheckArgs) -> Result<(), Failure> {
-    for group in args.config.checked()? {
+    let groups = args.config.checked()?;
+    for group in &groups {
         let plan = group.plan();
         if args.json { print_json(&plan)? } else { print(&table(&plan))? }
+    }
+    for group in groups.iter().filter(|_| !args.json) {
+        let (name, transfer) = (&group.config.group.name, &group.config.transfer);
+        for to in &transfer.to {
+            let is_read = groups.iter().any(|other| other.config.group.name == *to);
+            let known = if is_read { "compared" } else { "not compared: its configuration is not among these" };
+            print(&format!("{name} hands over to {to} by {}, {known}", transfer.backend))?;
+        }
     }
     Ok(())
 }

@@ -136,6 +136,10 @@ impl ReplayArgs {
                 "l1.pages is {have}: the longest request of the trace has {longest_pages} pages, make it {need} or more"
             ));
         }
+        if self.control_only && self.decode_pages > 0 {
+            faults
+                .push("--control-only with --decode-pages: a handover is of bytes, leave one of them away".to_owned());
+        }
         let decode = (self.decode_pages > 0).then(|| self.decode.group(&mut config, self.decode_pages, self.l2_pages));
         if longest_pages > u64::from(self.decode_pages) && self.decode_pages > 0 {
             let have = self.decode_pages;

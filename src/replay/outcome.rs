@@ -154,15 +154,19 @@ impl fmt::Display for Outcome {
         let mut row = |name: &str, value: &dyn fmt::Display| writeln!(f, "{name:<36}{value:>14}");
         row("requests", requests)?;
         row("requests ended", requests_ended)?;
+        if self.aborted > 0 {
+            row("of them, aborted on purpose", &self.aborted)?;
+        }
         row("full pages", full_pages)?;
         let hits = hit_pages.l1 + hit_pages.l2;
         row("hit ratio, %", &format!("{:.1}", 100.0 * hits as f64 / (*full_pages).max(1) as f64))?;
         row("hit tokens, L1", &(hit_pages.l1 * u64::from(*page_tokens)))?;
         row("hit tokens, L2", &(hit_pages.l2 * u64::from(*page_tokens)))?;
-        row("pages backed up", &pages.backed_up)?;
-        row("pages loaded", &pages.loaded)?;
-        row("pages evicted, L1", &pages.evicted_l1)?;
-        row("pages evicted, L2", &pages.evicted_l2)?;
+        let both = if self.decode { ", both groups" } else { "" };
+        row(&format!("pages backed up{both}"), &pages.backed_up)?;
+        row(&format!("pages loaded{both}"), &pages.loaded)?;
+        row(&format!("pages evicted, L1{both}"), &pages.evicted_l1)?;
+        row(&format!("pages evicted, L2{both}"), &pages.evicted_l2)?;
         if self.decode {
             row("handovers", &self.handovers)?;
             row("pages handed over", &self.handover_pages)?;

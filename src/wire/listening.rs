@@ -51,7 +51,10 @@ impl Listening {
         connections_max: usize,
         serve: Box<Serve>,
     ) -> Result<Self, StartError> {
-        let failed = |source| StartError::Io { doing: format!("listen for transfers on {listen}"), source };
+        let failed = |source| {
+            let doing = format!("listen for transfers on {listen} (port 0 has each rank draw one of its own)");
+            StartError::Io { doing, source }
+        };
         let listener = TcpListener::bind(listen).map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let address = match advertise {
@@ -109,7 +112,7 @@ impl Shared {
             if self.closed.load(Ordering::Acquire) {
                 return;
             }
-            match accepted.and_then(|(stream, _)| self.take(stream)) {
+            match accepted.and_then(|(stream, peer)| self.take(stream, peer)) {
                 Ok(()) => {}
                 Err(error) => {
                     self.broken.fetch_add(1, Ordering::Relaxed);
@@ -120,7 +123,7 @@ impl Shared {
         }
     }
 
-    fn take(self: &Arc<Self>, stream: TcpStream) -> io::Result<()> {
+    fn take(self: &Arc<Self>, stream: TcpStream, peer: SocketAddr) -> io::Result<()> {
         let mut connections = self.lock();
         if connections.len() >= self.connections_max {
             let full = format!("{} connections, as many as there may be", connections.len());
@@ -129,17 +132,17 @@ impl Shared {
         let number = connections.last_key_value().map_or(0, |(last, _)| last + 1);
         let socket = Socket::new(stream.try_clone()?)?;
         let shared = self.clone();
-        crate::threads::spawn("wire-land".to_owned(), move || shared.serve(number, socket))?;
+        crate::threads::spawn("wire-land".to_owned(), move || shared.serve(number, peer, socket))?;
         connections.insert(number, stream);
         Ok(())
     }
 
-    fn serve(&self, number: u64, socket: Socket) {
+    fn serve(&self, number: u64, peer: SocketAddr, socket: Socket) {
         if let Err(error) = (self.serve)(socket)
             && !self.closed.load(Ordering::Acquire)
         {
             self.broken.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(%error, "a connection for transfers broke");
+            tracing::warn!(%peer, %error, "a connection for transfers broke");
         }
         if let Some(stream) = self.lock().remove(&number) {
             // The other side may be gone already.

@@ -82,7 +82,11 @@ impl RankMachine {
         self.copies.forget_push(self.watch_id, key);
         let failed = match end {
             PushEnd::Complete => Vec::new(),
-            PushEnd::Failed(cause) => vec![Refusal::from(cause)],
+            PushEnd::Failed(cause) => {
+                let Name { transfer, attempt } = key.name;
+                tracing::warn!(rank = self.rank.0, ?transfer, attempt, %cause, "pages did not go over");
+                vec![Refusal::from(cause)]
+            }
             PushEnd::Stopped => vec![over(key.name, "was stopped")],
         };
         let answer = Pushed { complete: failed.is_empty(), ..self.pushed(key, failed, figures) };

@@ -117,7 +117,10 @@ fn roots(path: &Path) -> Result<Arc<RootCertStore>, StartError> {
 }
 
 fn unfit(setting: &'static str, path: &Path, why: &dyn std::fmt::Display) -> StartError {
-    let change = format!("name a PEM file that fits ({why})");
+    let change = match path.as_os_str().is_empty() {
+        true => "set certificate, key and authority, or none of them".to_owned(),
+        false => format!("name a PEM file that fits ({why})"),
+    };
     StartError::Setting { setting, value: format!("{path:?}"), change }
 }
 
