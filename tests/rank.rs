@@ -9,6 +9,8 @@ mod refusals;
 mod spans;
 #[path = "rank_rig/transfers.rs"]
 mod transfers;
+#[path = "rank_rig/who_sends.rs"]
+mod who_sends;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};

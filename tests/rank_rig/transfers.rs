@@ -7,16 +7,16 @@ use hicached::wire::tcp::{Tcp, TcpSettings};
 use hicached_actors::protocol::*;
 use hicached_client::shm::Track as Word;
 
-use crate::rank_rig::{setup as setup_of, *};
+use crate::rank_rig::*;
 
-const TRANSFER: OpId = OpId([7; 16]);
+pub(crate) const TRANSFER: OpId = OpId([7; 16]);
 
-fn wired(setup: &mut RankSetup) {
+pub(crate) fn wired(setup: &mut RankSetup) {
     setup.wire = Some(Arc::new(Tcp::new(TcpSettings::default()).unwrap()));
 }
 
 /// A rank that receives, attached and with poisoned memory.
-fn decode() -> Rig {
+pub(crate) fn decode() -> Rig {
     Rig::with(wired)
 }
 
@@ -33,7 +33,7 @@ fn accept(attempt: u32, at: &[u32], into: &[u32]) -> RankIn {
 }
 
 /// Pages of the decode rank are its physical ones.
-fn push(grant: &Accepting, step: u64, at: &[u32], from: &[u32], into: &[u32]) -> Push {
+pub(crate) fn push(grant: &Accepting, step: u64, at: &[u32], from: &[u32], into: &[u32]) -> Push {
     Push {
         attempt: grant.attempt,
         part: 0,
@@ -49,7 +49,7 @@ fn push(grant: &Accepting, step: u64, at: &[u32], from: &[u32], into: &[u32]) ->
     }
 }
 
-fn accepted(rig: &mut Rig, attempt: u32, at: &[u32], into: &[u32]) -> Accepting {
+pub(crate) fn accepted(rig: &mut Rig, attempt: u32, at: &[u32], into: &[u32]) -> Accepting {
     rig.send_op(Address::Receiver, TRANSFER, accept(attempt, at, into));
     match rig.hear(TRANSFER) {
         Said::Receiver(ReceiverIn::Accepting(accepting)) => accepting,
@@ -57,7 +57,7 @@ fn accepted(rig: &mut Rig, attempt: u32, at: &[u32], into: &[u32]) -> Accepting 
     }
 }
 
-fn landed(rig: &mut Rig, attempt: u32) -> Landed {
+pub(crate) fn landed(rig: &mut Rig, attempt: u32) -> Landed {
     rig.send_op(Address::Receiver, TRANSFER, Report { attempt }.into());
     match rig.hear(TRANSFER) {
         Said::Receiver(ReceiverIn::Landed(landed)) => landed,
@@ -78,7 +78,7 @@ fn pushed(rig: &mut Rig) -> Pushed {
     }
 }
 
-fn refusal(said: Said) -> Refusal {
+pub(crate) fn refusal(said: Said) -> Refusal {
     match said {
         Said::Receiver(ReceiverIn::Rejected(rejected)) => rejected.refusal,
         Said::Sender(SenderIn::Pushed(Pushed { complete: false, mut failed, .. })) => failed.remove(0),
@@ -153,21 +153,6 @@ fn nothing_but_the_components_that_are_named_is_sent_or_lands() {
 }
 
 const KV: hicached_kernels::layout::Component = hicached_kernels::layout::Component::TargetKv;
-
-/// Field case F15, its last line: a rank that is asked for a page it does not own sends nothing.
-#[test]
-fn f15_a_rank_refuses_a_page_that_it_does_not_own() {
-    let mut prefill = Rig::with(|setup| {
-        *setup = setup_of(setup.pool_file.parent().unwrap(), 4, 1);
-        wired(setup);
-    });
-    let mut decode = decode();
-    let grant = accepted(&mut decode, 1, &[0, 1], &[5, 6]);
-    // Page 9 is of rank 1 of 4, page 10 of rank 2.
-    prefill.send_op(Address::Sender, TRANSFER, push(&grant, 0, &[0, 1], &[9, 10], &[5, 6]).into());
-    assert_eq!(refusal(prefill.hear(TRANSFER)), NotOwner { page: 10, owner: Rank(2), rank: Rank(1) }.into());
-    assert_eq!((prefill.counter("rank.pushed_bytes"), landed(&mut decode, 1).figures.bytes), (0, 0));
-}
 
 #[test]
 fn an_attempt_that_was_ended_before_it_came_begins_nothing() {
