@@ -42,7 +42,7 @@ fn world() -> &'static Mutex<World> {
         let (to, events) = channel();
         let tcp = Tcp::new(TcpSettings::default()).expect("sound settings");
         let landing = tcp.landing(Events::new(to, Arc::new(|| ()))).expect("a port and threads");
-        Mutex::new(World { pool: Filled::new("landing", 0x5A), landing, events })
+        Mutex::new(World { pool: Filled::new("landing", 0x5A).unlinked(), landing, events })
     })
 }
 

@@ -13,7 +13,7 @@ use crate::scratch::Scratch;
 pub(super) struct Filled {
     pub(super) pool: Arc<Pool>,
     byte: u8,
-    _file: Scratch,
+    file: Scratch,
 }
 
 impl Filled {
@@ -23,9 +23,15 @@ impl Filled {
         let segment = Segment::create(file.path(), l1.segment_bytes()).expect("room for a small file");
         let buffers = Buffers::of(&layout, &l1).expect("the same layers");
         let pool = Pool::new(Arc::new(segment), buffers).expect("buffers inside");
-        let filled = Self { pool: Arc::new(pool), byte, _file: file };
+        let filled = Self { pool: Arc::new(pool), byte, file: file };
         filled.fill();
         filled
+    }
+
+    /// The same without its file's name: for one that lives as long as the process, and that nobody else maps.
+    pub(super) fn unlinked(self) -> Self {
+        std::fs::remove_file(self.file.path()).expect("it was made");
+        self
     }
 
     /// As it was in the beginning.
