@@ -23,7 +23,7 @@ impl Filled {
         let segment = Segment::create(file.path(), l1.segment_bytes()).expect("room for a small file");
         let buffers = Buffers::of(&layout, &l1).expect("the same layers");
         let pool = Pool::new(Arc::new(segment), buffers).expect("buffers inside");
-        let filled = Self { pool: Arc::new(pool), byte, file: file };
+        let filled = Self { pool: Arc::new(pool), byte, file };
         filled.fill();
         filled
     }
