@@ -13,7 +13,7 @@ use super::StartError;
 use super::tcp::socket::Socket;
 
 /// Serves one connection until it ends; an error says that it broke.
-pub(super) type Serve = dyn Fn(Socket) -> io::Result<()> + Send + Sync;
+pub(super) type Serve = dyn Fn(Socket, &AtomicBool) -> io::Result<()> + Send + Sync;
 
 /// A listener and its connections. Dropping it ends them and waits for their threads.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl Shared {
     }
 
     fn serve(&self, number: u64, peer: SocketAddr, socket: Socket) {
-        if let Err(error) = (self.serve)(socket)
+        if let Err(error) = (self.serve)(socket, &self.closed)
             && !self.closed.load(Ordering::Acquire)
         {
             self.broken.fetch_add(1, Ordering::Relaxed);

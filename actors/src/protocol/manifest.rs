@@ -78,7 +78,12 @@ impl Manifest {
     /// # Errors
     /// As [`Self::holds`], and when `target.kv` is not among them.
     pub fn common(&self, yours: &Self) -> Result<Vec<String>, Refusal> {
-        let has = |manifest: &Self, name: &str| manifest.components.iter().any(|component| component.name == name);
+        // One without bytes is nothing that could be lacking.
+        let stored = |manifest: &Self| -> Vec<String> {
+            let with_bytes = manifest.components.iter().filter(|component| component.page_bytes.iter().any(|b| *b > 0));
+            with_bytes.map(|component| component.name.clone()).collect()
+        };
+        let has = |manifest: &Self, name: &str| stored(manifest).iter().any(|stored| stored == name);
         let are_alike = self.components.iter().map(|c| &c.name).eq(yours.components.iter().map(|c| &c.name));
         let is_common = |name: &str| has(self, name) && has(yours, name);
         if are_alike || (self.cp_size, yours.cp_size) != (1, 1) || !is_common(TARGET_KV) {
@@ -90,6 +95,9 @@ impl Manifest {
         };
         let mine = part(self);
         mine.holds(&part(yours))?;
+        if stored(self) == stored(yours) {
+            return Ok(Vec::new());
+        }
         Ok(mine.components.into_iter().map(|component| component.name).collect())
     }
 
@@ -159,6 +167,7 @@ mod tests {
 
     const KV: (&str, &[u32]) = ("target.kv", &[64, 64]);
     const INDEX: (&str, &[u32]) = ("target.index", &[32, 0]);
+    const EMPTY: (&str, &[u32]) = ("target.index", &[0, 0]);
     const DRAFT: (&str, &[u32]) = ("draft.kv", &[64]);
 
     #[test]
@@ -168,6 +177,8 @@ mod tests {
             (manifest(1, &[KV, INDEX, DRAFT]), manifest(1, &[KV, INDEX, DRAFT]), Ok(vec![])),
             (manifest(1, &[KV, INDEX]), manifest(1, &[KV, INDEX, DRAFT]), Ok(vec!["target.kv", "target.index"])),
             (manifest(1, &[KV, DRAFT]), manifest(1, &[KV, INDEX]), Ok(vec!["target.kv"])),
+            (manifest(1, &[KV, EMPTY, DRAFT]), manifest(1, &[KV, EMPTY]), Ok(vec!["target.kv"])),
+            (manifest(1, &[KV, EMPTY]), manifest(1, &[KV]), Ok(vec![])),
             (manifest(1, &[KV, DRAFT]), manifest(8, &[KV]), Err("components")),
             (manifest(1, &[KV]), manifest(8, &[KV]), Ok(vec![])),
             (manifest(1, &[KV, DRAFT]), manifest(1, &[DRAFT]), Err("components")),

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hicached_actors::protocol::Refusal;
@@ -30,7 +31,8 @@ impl NixlLanding {
     pub(super) fn start(settings: &NixlSettings, runtime: &Runtime, events: Events) -> Result<Self, StartError> {
         let grants = Arc::new(Grants::start(events)?);
         let (of_threads, runtime, idle) = (grants.clone(), runtime.clone(), settings.idle);
-        let serve = Box::new(move |socket: Socket| serve(&socket, &of_threads, &runtime, idle));
+        let serve =
+            Box::new(move |socket: Socket, closed: &AtomicBool| serve(&socket, &of_threads, &runtime, idle, closed));
         let NixlSettings { listen, advertise, connections_max, .. } = settings;
         let listening = Listening::start(*listen, advertise.as_deref(), *connections_max, serve)?;
         Ok(Self { listening, grants })
@@ -68,7 +70,7 @@ impl Landing for NixlLanding {
 ///
 /// # Errors
 /// The connection broke, stopped in the middle of a frame, went unread, or brought what is no frame; or NIXL failed.
-fn serve(socket: &Socket, grants: &Grants, runtime: &Runtime, idle: Duration) -> io::Result<()> {
+fn serve(socket: &Socket, grants: &Grants, runtime: &Runtime, idle: Duration, closed: &AtomicBool) -> io::Result<()> {
     let mut greeted = [0; greeting::BYTES];
     socket.read_all(&mut greeted, idle)?;
     // Dropped in this order: the agent first, then what it writes to.
@@ -76,8 +78,8 @@ fn serve(socket: &Socket, grants: &Grants, runtime: &Runtime, idle: Duration) ->
     let mut agent = runtime.agent(Side::Receives)?;
     let served = welcome(socket, &mut agent, &berths, idle).and_then(|()| frames(socket, grants, &berths, idle));
     drop(agent);
-    // A sender that closes between two frames has nothing on its way.
-    berths.is_quiet = served.is_ok();
+    // A sender that closes between two frames has nothing on its way; one that is closed upon may have.
+    berths.is_quiet = served.is_ok() && !closed.load(Ordering::Acquire);
     served
 }
 

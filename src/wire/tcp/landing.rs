@@ -1,6 +1,7 @@
 //! The receiving half over TCP.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use hicached_actors::protocol::Refusal;
 
@@ -24,7 +25,7 @@ impl TcpLanding {
     pub(super) fn start(settings: &TcpSettings, tls: Option<Tls>, events: Events) -> Result<Self, StartError> {
         let (grants, idle) = (Arc::new(Grants::start(events)?), settings.idle);
         let of_threads = grants.clone();
-        let serve = Box::new(move |mut socket: Socket| {
+        let serve = Box::new(move |mut socket: Socket, _: &AtomicBool| {
             if let Some(tls) = &tls {
                 socket.encrypt(tls.accept()?, idle)?;
             }

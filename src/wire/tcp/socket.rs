@@ -39,6 +39,10 @@ impl Socket {
     pub(in crate::wire) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        rustix::net::sockopt::set_socket_keepalive(&stream, true)?;
+        rustix::net::sockopt::set_tcp_keepidle(&stream, KEEPALIVE_IDLE)?;
+        rustix::net::sockopt::set_tcp_keepintvl(&stream, KEEPALIVE_PAUSE)?;
+        rustix::net::sockopt::set_tcp_keepcnt(&stream, KEEPALIVE_TRIES)?;
         Ok(Self { stream, session: None })
     }
 
@@ -199,6 +203,14 @@ impl Socket {
                 }
             }
         }
+        // What an encrypted connection has taken may still have to leave, and the next call may be to close it.
+        while let Some(session) = &self.session
+            && !session.borrow_mut().flush(&self.stream)?
+        {
+            if !self.wait(Wait::Write, idle)? && last.elapsed() >= idle {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+        }
         Ok(())
     }
 }
@@ -264,5 +276,10 @@ fn moved(result: isize) -> io::Result<Moved> {
     }
 }
 
+/// A connection on which nothing has come for so long is asked whether its peer is still there: one that has lost its
+/// network says no goodbye, and would keep its place for ever.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(30);
+const KEEPALIVE_PAUSE: Duration = Duration::from_secs(10);
+const KEEPALIVE_TRIES: u32 = 3;
 /// Pieces of memory one call takes.
 const PARTS_MAX: usize = 1_024;

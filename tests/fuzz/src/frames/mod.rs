@@ -15,7 +15,7 @@ use landing::{CLOSE, FRAME, PLAIN, REVOKE, SEND};
 use crate::recording::Inputs;
 use crate::source::Source;
 
-/// One of the three by the first byte; see [`landing::run`], [`answers::run`] and [`boards::run`].
+/// One of the three by the first byte; see `landing`, `answers` and `boards`.
 pub fn frames(data: &[u8]) {
     let mut src = Source::new(data);
     match src.u8() % 4 {
