@@ -62,7 +62,7 @@ impl Session {
     /// # Errors
     /// As those of a plain socket.
     pub(super) fn write(&mut self, wire: &TcpStream, from: &[Span]) -> io::Result<Moved> {
-        if !self.flush(wire)? {
+        if !self.flush_or_say_why(wire)? {
             return Ok(Moved::Later);
         }
         let mut gathered = 0;
@@ -73,7 +73,7 @@ impl Session {
             gathered += bytes;
         }
         let taken = self.connection.writer().write(&self.part[..gathered])?;
-        self.flush(wire)?;
+        self.flush_or_say_why(wire)?;
         Ok(Moved::Bytes(taken))
     }
 
@@ -101,6 +101,15 @@ impl Session {
             }
         }
         Ok(true)
+    }
+
+    /// The same. A peer that refuses a certificate says so and closes: why is read before it is called a broken pipe,
+    /// if the system still has it.
+    fn flush_or_say_why(&mut self, wire: &TcpStream) -> io::Result<bool> {
+        self.flush(wire).or_else(|error| match self.pull(wire) {
+            Err(why) if why.kind() == io::ErrorKind::InvalidData => Err(why),
+            Ok(_) | Err(_) => Err(error),
+        })
     }
 
     /// Takes bytes from the socket; whether there were any.
