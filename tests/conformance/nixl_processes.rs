@@ -31,6 +31,8 @@ struct Told {
     ucx: Vec<String>,
     endpoint: String,
     secret: [u8; 16],
+    /// Where its pool stands: a folder of those who start it, who outlive it.
+    folder: PathBuf,
 }
 
 fn layout() -> Layout {
@@ -47,9 +49,9 @@ fn pool_of(folder: &Scratch, name: &str, filled: u8) -> Arc<Pool> {
 #[ignore = "a process that others start, and stop"]
 fn a_process_that_sends() {
     let told = std::env::var(TOLD).expect("started by others");
-    let Told { library, ucx, endpoint, secret } = serde_json::from_str(&told).expect("what to send");
+    let Told { library, ucx, endpoint, secret, folder } = serde_json::from_str(&told).expect("what to send");
     let backend = Nixl::new(NixlSettings { library, ucx, ..NixlSettings::default() }).expect("a library that works");
-    let (folder, (to, events)) = (Scratch::new(), channel());
+    let (folder, (to, events)) = (Scratch(folder), channel());
     let launch = backend.launch(Events::new(to, Arc::new(|| ()))).expect("a launch");
     let grant = Grant { endpoint, secret };
     let order =
@@ -81,7 +83,7 @@ impl Pair {
         let landing = backend.landing(Events::new(to, Arc::new(|| ()))).expect("a landing");
         let (positions, pages) = ((0..PAGES).collect(), (1..=PAGES).collect());
         let grant = landing.accept(GrantSpec { name: NAME, positions, pages, pool: target.clone() });
-        let sender = sender(settings, grant.expect("a grant"));
+        let sender = sender(settings, grant.expect("a grant"), &folder);
         let pair = Self { target, landing, events, sender, _folder: folder };
         let begun = || pair.landing.report(NAME).is_some_and(|report| report.figures.bytes > 0);
         until("the first bytes", begun).expect("they land");
@@ -109,9 +111,11 @@ impl Pair {
     }
 }
 
-fn sender(settings: &NixlSettings, grant: Grant) -> Child {
+fn sender(settings: &NixlSettings, grant: Grant, folder: &Scratch) -> Child {
     let NixlSettings { library, ucx, .. } = settings.clone();
-    let told = Told { library, ucx, endpoint: grant.endpoint, secret: grant.secret };
+    let folder = folder.0.join("sender");
+    std::fs::create_dir(&folder).expect("a folder");
+    let told = Told { library, ucx, endpoint: grant.endpoint, secret: grant.secret, folder };
     let test = ["--exact", "nixl_processes::a_process_that_sends", "--ignored"];
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args(test).env(TOLD, serde_json::to_string(&told).expect("plain fields"));
