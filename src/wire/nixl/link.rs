@@ -31,7 +31,9 @@ pub(super) struct Sending<'a> {
 impl<'a> Sending<'a> {
     /// Sends what stands in the lane until it is closed.
     pub(super) fn work(self) {
-        let mut link: Option<Link<'a>> = None;
+        // Before a piece is taken, for its time begins then: to make an agent takes longer than most pushes. Where it
+        // fails the first piece finds out why.
+        let mut link = Link::connect(self, self.cut(0)).ok();
         while let Some(piece) = self.peer.lane.wait() {
             let mut next = Some(piece);
             while let Some(piece) = next.take() {
@@ -53,7 +55,8 @@ impl<'a> Sending<'a> {
 
     /// A connection for `piece`; without one it is lost, and so is what waits behind it.
     fn connect(self, piece: &Piece) -> Option<Link<'a>> {
-        let connected = Link::connect(self, self.cut(piece));
+        let page_bytes = piece.job.source.buffers().as_slice().iter().map(|buffer| buffer.page_bytes).max();
+        let connected = Link::connect(self, self.cut(page_bytes.unwrap_or_default()));
         connected
             .inspect_err(|error| {
                 let cause = Cause::Unreachable { endpoint: self.peer.address.clone(), error: error.to_string() };
@@ -63,10 +66,9 @@ impl<'a> Sending<'a> {
             .ok()
     }
 
-    /// Berths for this piece and all that are like it.
-    fn cut(self, piece: &Piece) -> Cut {
-        let page_bytes = piece.job.source.buffers().as_slice().iter().map(|buffer| buffer.page_bytes).max();
-        let berth_bytes = self.settings.piece_bytes.max(page_bytes.unwrap_or_default());
+    /// Berths for pages of at most `page_bytes`.
+    fn cut(self, page_bytes: u64) -> Cut {
+        let berth_bytes = self.settings.piece_bytes.max(page_bytes);
         let berths = (self.settings.window_bytes / berth_bytes).clamp(1, u64::from(BERTHS_MAX));
         Cut { berth_bytes, berths: berths as u32 }
     }
