@@ -106,9 +106,9 @@ impl Session {
     /// The same. A peer that refuses a certificate says so and closes: why is read before it is called a broken pipe,
     /// if the system still has it.
     fn flush_or_say_why(&mut self, wire: &TcpStream) -> io::Result<bool> {
-        self.flush(wire).or_else(|error| match self.pull(wire) {
-            Err(why) if why.kind() == io::ErrorKind::InvalidData => Err(why),
-            Ok(_) | Err(_) => Err(error),
+        self.flush(wire).map_err(|error| match self.pull(wire) {
+            Err(why) if why.kind() == io::ErrorKind::InvalidData => why,
+            Ok(_) | Err(_) => error,
         })
     }
 
